@@ -1,0 +1,17 @@
+"""The engine: what happens, without any page around it.
+
+Read in this order:
+
+* `events`      the types that flow out of a run (standard library only)
+* `verify`      the acceptance rule
+* `decode`      the loop: `decode(...) -> Iterator[Event]`
+* `models/base` and `proposers/base`   the two protocols; `toy` and `synthetic` are their fakes
+* `sampling`    temperature, top-k, top-p, min-p, repetition penalty
+* `text`        tokens to text, stop strings
+* `metrics`, `theory`   counts and formulas (standard library only)
+* `catalog`, `preflight`, `errors`   models and methods as data, what can be said before loading
+* `runtime`     a loaded pair and how a request becomes a run
+* `bench`, `training`   measuring, and making the bundled drafters
+
+This package never imports gradio, plotly or pandas, and importing it imports nothing.
+"""

@@ -1,0 +1,152 @@
+"""The command line: `python -m engine generate | check | bench`.
+
+Text goes to standard output, progress and errors to standard error. What a user can mend is one line
+and exit code 2.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from engine import catalog
+from engine.errors import PlaygroundError
+from engine.events import Finished, Prefilled, Settings, Verified
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command; return the exit code."""
+    # Nothing here needs a model hub; without this, libraries would ask one.
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    options = _parser().parse_args(arguments)
+    try:
+        result: int = options.command(options)
+    except PlaygroundError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    return result
+
+
+def _generate(options: argparse.Namespace) -> int:
+    """Print the text of one run; optionally its events and its statistics."""
+    from engine.metrics import Metrics
+    from engine.runtime import check_settings, load_pair
+    from engine.trace import write
+
+    settings = Settings(
+        gamma=options.gamma,
+        adaptive=options.adaptive,
+        max_new_tokens=options.max_new_tokens,
+        temperature=options.temperature,
+        top_k=options.top_k,
+        top_p=options.top_p,
+        min_p=options.min_p,
+        repetition_penalty=options.repetition_penalty,
+        stop=tuple(options.stop),
+        seed=options.seed,
+        raw=options.raw,
+        alpha=options.alpha,
+    )
+    check_settings(settings)  # before a minute of loading
+    pair = load_pair(options.pair, device=options.device, report=_report)
+    pair.check(options.method, options.prompt, settings)
+    metrics = Metrics()
+    events = []
+    for event in pair.run(options.method, options.prompt, settings):
+        metrics.add(event)
+        events.append(event)
+        match event:
+            case Prefilled():
+                print(event.text, end="", flush=True)
+            case Verified():
+                print(event.round.text, end="", flush=True)
+            case Finished():
+                print(event.tail, flush=True)
+    if options.jsonl:
+        write(options.jsonl, events)
+    if options.stats:
+        print(json.dumps(metrics.stats()))
+    return 0
+
+
+def _check(options: argparse.Namespace) -> int:
+    """Print what can be said before loading; exit code 2 when something is in the way."""
+    from engine.preflight import preflight
+
+    checks = preflight(catalog.load(), catalog.load().pair(options.pair))
+    for check in checks:
+        print(f"{'ok ' if check.passed else 'NO '} {check.code}: {check.text}")
+    return 0 if all(check.passed for check in checks) else 2
+
+
+def _bench(options: argparse.Namespace) -> int:
+    """Print the ratios the README quotes, measured interleaved in this process."""
+    from engine.bench import run_bench
+
+    result = run_bench(
+        options.pair,
+        device=options.device,
+        repeats=options.repeats,
+        report=lambda text: print(text, file=sys.stderr, flush=True),
+    )
+    print(json.dumps(result, indent=2) if options.json else _table(result))
+    return 0
+
+
+def _table(result: dict[str, Any]) -> str:
+    lines = []
+    for name, row in result.items():
+        lines.append(name)
+        lines += [f"  {key:34} {value}" for key, value in row.items()]
+    return "\n".join(lines)
+
+
+def _parser() -> argparse.ArgumentParser:
+    known = catalog.load()
+    parser = argparse.ArgumentParser(prog="python -m engine", description=__doc__)
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    shared = argparse.ArgumentParser(add_help=False)
+    shared.add_argument("--pair", default="smollm2", help=f"one of: {', '.join(known.pairs)}")
+    shared.add_argument("--device", default=None, help="cuda, mps or cpu; by what is there")
+
+    generate = commands.add_parser("generate", parents=[shared], help="answer one prompt")
+    generate.add_argument("--method", default="mtp", choices=list(known.methods))
+    generate.add_argument("--prompt", required=True)
+    generate.add_argument("--gamma", type=int, default=3, help="most tokens proposed per round")
+    generate.add_argument("--adaptive", action="store_true", help="choose up to --gamma per round")
+    generate.add_argument("--max-new-tokens", type=int, default=128)
+    generate.add_argument("--temperature", type=float, default=0.0)
+    generate.add_argument("--top-k", type=int, default=0, help="0: off")
+    generate.add_argument("--top-p", type=float, default=1.0)
+    generate.add_argument("--min-p", type=float, default=0.0)
+    generate.add_argument("--repetition-penalty", type=float, default=1.0)
+    generate.add_argument("--stop", nargs="+", default=[], help="strings that end the text")
+    generate.add_argument("--seed", type=int, default=0)
+    generate.add_argument("--alpha", type=float, default=0.8, help="for --method synthetic")
+    generate.add_argument("--raw", action="store_true", help="skip the chat template")
+    generate.add_argument("--jsonl", type=Path, metavar="FILE", help="write the events")
+    generate.add_argument("--stats", action="store_true", help="print counts and times, one line")
+    generate.set_defaults(command=_generate)
+
+    check = commands.add_parser("check", parents=[shared], help="what can be said before loading")
+    check.set_defaults(command=_check)
+
+    bench = commands.add_parser("bench", parents=[shared], help="measure speed on this machine")
+    bench.add_argument("--repeats", type=int, default=5)
+    bench.add_argument("--json", action="store_true")
+    bench.set_defaults(command=_bench)
+    return parser
+
+
+def _report(progress: Any) -> None:
+    share = "" if progress.fraction is None else f" {progress.fraction:.0%}"
+    print(f"{progress.stage}{share} {progress.detail}", file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,58 @@
+"""Which device to run on, when its work is done, and how much memory the process holds."""
+
+from __future__ import annotations
+
+import os
+import resource
+import sys
+
+import torch
+
+from engine.errors import PlaygroundError
+
+
+def choose_device(wanted: str | None = None) -> torch.device:
+    """Return the device to use: `wanted`, or cuda, mps or cpu by what is there.
+
+    Raises PlaygroundError("no_device") when `wanted` is not available.
+    """
+    available = {
+        "cuda": torch.cuda.is_available(),
+        "mps": torch.backends.mps.is_available(),
+        "cpu": True,
+    }
+    if wanted is None or wanted == "auto":
+        return torch.device(next(name for name, there in available.items() if there))
+    kind = wanted.split(":")[0]
+    if not available.get(kind, False):
+        here = ", ".join(name for name, there in available.items() if there)
+        raise PlaygroundError(
+            "no_device",
+            f"The device {wanted!r} is not available.",
+            f"Choose one of: {here}.",
+            device=wanted,
+            known=here,
+        )
+    return torch.device(wanted)
+
+
+def synchronise(device: torch.device) -> None:
+    """Wait until the device has done what it was given, so that a clock read after is true."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    elif device.type == "mps":
+        torch.mps.synchronize()
+
+
+def use_all_cores() -> int:
+    """Use every core this process may run on; return how many."""
+    if hasattr(os, "sched_getaffinity"):
+        allowed = len(os.sched_getaffinity(0))
+        torch.set_num_threads(min(torch.get_num_threads(), allowed))
+    return torch.get_num_threads()
+
+
+def peak_memory_gb() -> float:
+    """Return the peak resident memory of this process in GB."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak / (1e9 if sys.platform == "darwin" else 1e6)

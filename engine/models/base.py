@@ -1,0 +1,84 @@
+"""The protocol of a language model, and the helper that makes its cache follow the context.
+
+Contract of `read(token_ids)`: the model is asked to have read exactly `token_ids`. It keeps the
+longest prefix that it already holds, rolls back the rest and forwards the remainder. Callers never
+say "roll back", so a proposer cannot get it wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+import torch
+from torch import Tensor
+
+Tap = Literal["final"] | int
+"""A place where hidden states can be read: after the final norm, or after layer n."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What `read` returns.
+
+    logits [want, V]: row -1 predicts the token after the last one.
+    features [features, F]: hidden states of the last positions, taps concatenated.
+    num_rolled_back, num_forwarded: cache entries dropped, tokens run through the model.
+    """
+
+    logits: Tensor
+    features: Tensor
+    num_rolled_back: int
+    num_forwarded: int
+
+
+class LanguageModel(Protocol):
+    """A causal model over token ids, one sequence at a time."""
+
+    vocab_size: int
+    max_length: int
+    device: torch.device
+
+    def tap(self, taps: tuple[Tap, ...]) -> None:
+        """Choose what `read` returns as features; () for none."""
+        ...
+
+    def read(
+        self,
+        token_ids: Sequence[int],
+        *,
+        want: int = 1,
+        features: int = 0,
+        committed: int | None = None,
+    ) -> Reading:
+        """Have read `token_ids`; return logits and features of the last positions.
+
+        `committed` (tokens that will never be taken back) is a hint for snapshot caches.
+        Raises ValueError for an empty context, or when want or features exceed its length.
+        """
+        ...
+
+    def forget(self) -> None:
+        """Drop the cache: the next read starts cold."""
+        ...
+
+
+def common_prefix(held: Sequence[int], token_ids: Sequence[int]) -> int:
+    """Return how many leading tokens two sequences share."""
+    shorter = min(len(held), len(token_ids))
+    if held[:shorter] == token_ids[:shorter]:  # the usual case, at C speed
+        return shorter
+    return next(i for i in range(shorter) if held[i] != token_ids[i])
+
+
+def num_kept(held: Sequence[int], token_ids: Sequence[int], *, want: int, features: int) -> int:
+    """Return how many cached positions a read may keep.
+
+    At most the common prefix, and so few that every wanted row is computed afresh.
+    """
+    if not token_ids:
+        raise ValueError("a context needs at least one token")
+    if want < 1 or max(want, features) > len(token_ids):
+        raise ValueError(f"want={want}, features={features} do not fit {len(token_ids)} tokens")
+    return min(common_prefix(held, token_ids), len(token_ids) - max(want, features))

@@ -1,0 +1,114 @@
+"""Load models from checkpoint folders, ready to run on a device.
+
+Contract: weights are fp32 on a CPU, with packed linears where those work, and the originals
+dropped; matrices that two models share (embedding, tied head) are held once. Bundled weights hold
+only what is ours; `assemble_draft` completes them to a standard checkpoint in the cache, which
+transformers loads by itself.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from pathlib import Path
+
+import torch
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
+
+from engine.models import linear
+from engine.models.hf import HFModel
+from engine.models.mtp_module import load_module
+from engine.models.source import appearing, cache_folder
+from engine.proposers.mtp import MTPParts
+from engine.text import HFCodec
+
+SharedLayers = dict[int, nn.Module]
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json")
+
+
+def load_model(folder: Path, device: torch.device) -> PreTrainedModel:
+    """Load a causal model: fp32 on a CPU, bf16 elsewhere."""
+    dtype = torch.float32 if device.type == "cpu" else torch.bfloat16
+    model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
+        folder, dtype=dtype, local_files_only=True, attn_implementation="sdpa"
+    )
+    return model.eval().requires_grad_(False).to(device)
+
+
+def load_codec(folder: Path, model: PreTrainedModel) -> HFCodec:
+    """Load the tokenizer; every EOS id the model or tokenizer names ends a text."""
+    tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    named = [tokenizer.eos_token_id, model.config.eos_token_id]
+    named.append(getattr(model.generation_config, "eos_token_id", None))
+    ids: set[int] = set()
+    for value in named:
+        ids |= set(value) if isinstance(value, list) else {value} - {None}
+    return HFCodec(tokenizer, frozenset(ids))
+
+
+def prepare(model: PreTrainedModel, shared: SharedLayers) -> tuple[HFModel, bool]:
+    """Pack a model's linears on a CPU and wrap it; say whether they are packed."""
+    packed = model.device.type == "cpu" and linear.pack(model, shared=shared)
+    return HFModel(model), packed
+
+
+def share_embedding(model: PreTrainedModel, target: PreTrainedModel) -> None:
+    """Let `model` use the target's embedding (and tied head) where the two are equal."""
+    ours, theirs = model.get_input_embeddings(), target.get_input_embeddings()
+    if ours.weight.shape == theirs.weight.shape and torch.equal(ours.weight, theirs.weight):
+        tied = model.get_output_embeddings().weight is ours.weight
+        ours.weight = theirs.weight
+        if tied:
+            model.get_output_embeddings().weight = theirs.weight
+
+
+def load_mtp(folder: Path, target: PreTrainedModel, head_weight: Tensor) -> MTPParts:
+    """Load an MTP module for `target`; `head_weight` [V, D] is the target's output matrix."""
+    module, vocab = load_module(folder, target.config)
+    dtype, device = head_weight.dtype, head_weight.device
+    module = module.to(device=device, dtype=dtype)
+    if device.type == "cpu":
+        linear.pack(module)
+    return MTPParts(
+        module=module,
+        embedding=target.get_input_embeddings(),
+        head=linear.trimmed_head(head_weight, None if vocab is None else vocab.to(device)),
+        vocab_size=int(target.config.vocab_size),
+        device=device,
+    )
+
+
+def draft_vocab(bundled: Path) -> Tensor | None:
+    """Return the token ids that a bundled drafter was trained to propose.  [R]"""
+    for shard in sorted(bundled.glob("*.safetensors")):
+        with safe_open(shard, framework="pt") as file:
+            if "draft_vocab" in file.keys():  # noqa: SIM118 (not a dict)
+                vocab: Tensor = file.get_tensor("draft_vocab").long()
+                return vocab
+    return None
+
+
+def assemble_draft(bundled: Path, target_folder: Path) -> Path:
+    """Return a standard checkpoint of a bundled draft model: its layers, the target's embedding."""
+    shards = sorted(bundled.glob("*.safetensors"))
+    digest = hashlib.sha256(b"".join(shard.read_bytes() for shard in shards)).hexdigest()
+    folder = cache_folder() / f"{bundled.name}-{digest[:8]}"
+    if folder.is_dir():
+        return folder
+    tensors: dict[str, Tensor] = {}
+    for shard in shards:
+        tensors.update({name: t.float() for name, t in load_file(shard).items()})
+    tensors.pop("draft_vocab", None)
+    name = "model.embed_tokens.weight"
+    tensors[name] = load_file(target_folder / "model.safetensors")[name]
+    with appearing(folder) as partial:
+        save_file(tensors, partial / "model.safetensors", metadata={"format": "pt"})
+        config = json.loads((bundled / "config.json").read_text(encoding="utf-8"))
+        (partial / "config.json").write_text(json.dumps(config, indent=2), encoding="utf-8")
+        for file in TOKENIZER_FILES:
+            shutil.copyfile(target_folder / file, partial / file)
+    return folder

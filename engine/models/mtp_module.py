@@ -1,0 +1,133 @@
+"""A multi-token-prediction module: one Llama block that reads the target's hidden states.
+
+DeepSeek-V3 layout (arXiv 2412.19437, section 2.2): at position i it eats the embedding of token i
++ 1 and the target's hidden state of position i (after the final norm), and its output, through the
+target's own head, predicts token i + 2. Longer drafts chain the module on its own normed output.
+
+Contract: the module owns only what the target does not have; embedding and head are the target's.
+`draft_vocab` lists the rows of the head it was trained on; scoring only those is cheaper and still
+lossless, because q is what the tokens are drawn from.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file
+from torch import Tensor, nn
+from transformers import LlamaConfig
+from transformers.models.llama.modeling_llama import (
+    LlamaDecoderLayer,
+    LlamaRMSNorm,
+    LlamaRotaryEmbedding,
+)
+
+from engine.errors import PlaygroundError
+
+# Our attribute -> the name in a DeepSeek-layout checkpoint, behind "model.layers.N.".
+_DEEPSEEK_NAMES = {
+    "enorm": "enorm",
+    "hnorm": "hnorm",
+    "projection": "eh_proj",
+    "norm": "shared_head.norm",
+}
+
+
+class MTPModule(nn.Module):
+    """The trainable part: two norms, a projection, one block, a final norm."""
+
+    def __init__(self, config: LlamaConfig) -> None:
+        super().__init__()
+        width, eps = config.hidden_size, config.rms_norm_eps
+        self.config = config
+        self.enorm = LlamaRMSNorm(width, eps)
+        self.hnorm = LlamaRMSNorm(width, eps)
+        self.projection = nn.Linear(2 * width, width, bias=False)
+        self.block = LlamaDecoderLayer(config, layer_idx=0)
+        self.norm = LlamaRMSNorm(width, eps)
+        self.rotary = LlamaRotaryEmbedding(config)
+
+    def mix(self, embeddings: Tensor, hidden: Tensor) -> Tensor:
+        """Combine token embeddings and hidden states.  [B, T, D] x 2 -> [B, T, D]"""
+        both = torch.cat([self.enorm(embeddings), self.hnorm(hidden)], dim=-1)
+        mixed: Tensor = self.projection(both)
+        return mixed
+
+    def forward(
+        self, embeddings: Tensor, hidden: Tensor, *, first: int = 0, cache: Any = None
+    ) -> Tensor:
+        """Run positions first .. first + T - 1 behind what `cache` holds.  -> [B, T, D], normed."""
+        x = self.mix(embeddings, hidden)
+        num_rows = x.shape[1]
+        positions = torch.arange(first, first + num_rows, device=x.device)[None]
+        held = int(cache.get_seq_length()) if cache is not None else 0
+        mask = None
+        if num_rows > 1:  # without a mask, sdpa would align a causal one to the wrong corner
+            whole = torch.ones(num_rows, held + num_rows, dtype=torch.bool, device=x.device)
+            mask = whole.tril(held)[None, None]
+        x = self.block(
+            x,
+            attention_mask=mask,
+            position_ids=positions,
+            cache=cache,
+            position_embeddings=self.rotary(x, positions),
+        )
+        normed: Tensor = self.norm(x)
+        return normed
+
+
+def module_config(target_config: LlamaConfig) -> LlamaConfig:
+    """Return the config of a one-block module for this target."""
+    values = target_config.to_dict()
+    values["num_hidden_layers"] = 1
+    config = LlamaConfig(**values)
+    config._attn_implementation = "sdpa"
+    return config
+
+
+def checkpoint_name(name: str, layer: int) -> str:
+    """Return a parameter's name in the DeepSeek layout."""
+    head, _, rest = name.partition(".")
+    inner = rest if head == "block" else f"{_DEEPSEEK_NAMES[head]}.{rest}"
+    return f"model.layers.{layer}.{inner}"
+
+
+def load_module(folder: Path, target_config: LlamaConfig) -> tuple[MTPModule, Tensor | None]:
+    """Load a module and its `draft_vocab` [R] (None: the whole vocabulary).
+
+    Raises PlaygroundError("bad_module") that names a missing tensor or a target that does not fit.
+    """
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    layer = int(config["num_hidden_layers"])
+    fits = (
+        config["hidden_size"] == target_config.hidden_size
+        and config["vocab_size"] == target_config.vocab_size
+    )
+    if not fits:
+        raise _bad_module(folder, "was made for a target of another size")
+    stored: dict[str, Tensor] = {}
+    for shard in sorted(folder.glob("*.safetensors")):
+        stored.update(load_file(shard))
+    module = MTPModule(module_config(target_config))
+    state = {}
+    for name in module.state_dict():
+        key = checkpoint_name(name, layer)
+        if key not in stored:
+            raise _bad_module(folder, f"lacks the tensor {key}")
+        state[name] = stored[key].float()
+    module.load_state_dict(state)
+    vocab = stored.get("draft_vocab")
+    return module.eval().requires_grad_(False), None if vocab is None else vocab.long()
+
+
+def _bad_module(folder: Path, what: str) -> PlaygroundError:
+    return PlaygroundError(
+        "bad_module",
+        f"The MTP module in {folder.name} {what}.",
+        "Restore the folder from the repository, or train the module again.",
+        folder=folder.name,
+        what=what,
+    )

@@ -1,0 +1,59 @@
+"""Target + draft model: a smaller model with the same tokenizer guesses token by token."""
+
+from __future__ import annotations
+
+import torch
+
+from engine.models.base import LanguageModel, Tap
+from engine.proposers.base import Context, Draft, no_draft
+from engine.sampling import Sampler, draw
+
+
+class DraftModel:
+    """Draws each token from the draft model under the user's own processors.
+
+    The draft model may know fewer tokens than the target (`vocab_size` is the target's); the
+    missing ones get q = 0.
+    """
+
+    taps: tuple[Tap, ...] = ()
+
+    def __init__(
+        self,
+        model: LanguageModel,
+        sampler: Sampler,
+        generator: torch.Generator,
+        *,
+        vocab_size: int,
+    ) -> None:
+        self._model = model
+        self._sampler = sampler
+        self._generator = generator
+        self._vocab_size = vocab_size
+        model.forget()
+
+    @torch.inference_mode()
+    def propose(self, context: Context, gamma: int) -> Draft:
+        """Draft `gamma` tokens; the prefix rule of `read` undoes rejected ones by itself."""
+        ids = list(context.token_ids)
+        gamma = min(gamma, self._model.max_length - len(ids))
+        if gamma <= 0:
+            # The last token is left for the first draft step, which has to read it anyway.
+            if 1 < len(ids) <= self._model.max_length:
+                self._model.read(ids[:-1])
+            return no_draft(self._vocab_size, self._model.device)
+        all_logits, all_probs = [], []
+        for _ in range(gamma):
+            logits = self._model.read(ids).logits[:, : self._vocab_size]  # [1, V_draft]
+            missing = self._vocab_size - logits.shape[1]
+            if missing:
+                logits = torch.nn.functional.pad(logits, (0, missing), value=-torch.inf)
+            probs = self._sampler.probs(logits, ids)
+            ids.append(draw(probs[0], self._generator))
+            all_logits.append(logits)
+            all_probs.append(probs)
+        return Draft(
+            torch.tensor(ids[-gamma:], device=self._model.device),
+            torch.cat(all_probs),
+            torch.cat(all_logits),
+        )

@@ -1,0 +1,96 @@
+"""MTP: the drafter is a module of the target and eats its hidden states."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from engine.models.base import Tap
+from engine.models.cache import CropCache
+from engine.models.mtp_module import MTPModule
+from engine.proposers.base import Context, Draft, no_draft
+from engine.sampling import Sampler, draw
+
+
+@dataclass(frozen=True, slots=True)
+class MTPParts:
+    """What a drafting module needs; shared by all runs.
+
+    embedding: the target's.  head: hidden [n, D] -> logits [n, V], -inf for tokens it never drafts.
+    """
+
+    module: MTPModule
+    embedding: nn.Module
+    head: nn.Module
+    vocab_size: int
+    device: torch.device
+
+
+class MTP:
+    """Chains the module on its own output, in its own cache.
+
+    Entry i of that cache comes from (token i + 1, hidden state of position i). Entries made while
+    drafting hold the module's *own* hidden states; at the next `propose` they are dropped and the
+    accepted positions are ingested again from the target's true features. No prefix rule could see
+    this, so the proposer does it itself.
+    """
+
+    taps: tuple[Tap, ...] = ("final",)
+
+    def __init__(self, parts: MTPParts, sampler: Sampler, generator: torch.Generator) -> None:
+        self._parts = parts
+        self._sampler = sampler
+        self._generator = generator
+        self._cache = CropCache(parts.module.config)
+        self._num_ingested = 0
+        self._last = torch.empty(0)  # module output at the last ingested position  [1, D]
+
+    @torch.inference_mode()
+    def propose(self, context: Context, gamma: int) -> Draft:
+        """Ingest the target's new features, then chain `gamma` steps."""
+        self._cache.crop(self._num_ingested)
+        self._ingest(context)
+        if gamma <= 0:
+            return no_draft(self._parts.vocab_size, self._parts.device)
+        ids = list(context.token_ids)
+        hidden = self._last
+        all_logits, all_probs = [], []
+        for i in range(gamma):
+            if i:
+                hidden = self._forward(ids[-1:], hidden, first=len(ids) - 2)
+            logits = self._parts.head(hidden).float()  # [1, V]
+            probs = self._sampler.probs(logits, ids)
+            ids.append(draw(probs[0], self._generator))
+            all_logits.append(logits)
+            all_probs.append(probs)
+        return Draft(
+            torch.tensor(ids[-gamma:], device=self._parts.device),
+            torch.cat(all_probs),
+            torch.cat(all_logits),
+        )
+
+    def _ingest(self, context: Context) -> None:
+        """Replace guesses by truth: entries from the target's own hidden states."""
+        num_new = context.features.shape[0]
+        if context.start != self._num_ingested or context.start + num_new != (
+            len(context.token_ids) - 1
+        ):
+            raise ValueError("features must continue where the last proposal ended")
+        if num_new:
+            tokens = context.token_ids[context.start + 1 :]
+            self._last = self._forward(tokens, context.features, first=context.start)
+            self._num_ingested += num_new
+
+    def _forward(self, tokens: Sequence[int], hidden: Tensor, *, first: int) -> Tensor:
+        """Run the module on tokens [n] and hidden [n, D]; return its last output [1, D]."""
+        ids = torch.tensor(tokens, device=self._parts.device)
+        out = self._parts.module(
+            self._parts.embedding(ids)[None],
+            hidden[None],
+            first=first,
+            cache=self._cache.library_cache,
+        )
+        return out[0, -1:]

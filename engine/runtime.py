@@ -1,0 +1,264 @@
+"""A loaded pair, and how a request becomes a run.
+
+Contract: `load_pair` loads a pair of the catalogue; `LoadedPair.run` gives the events of one run.
+A pair runs one request at a time; a second one waits. To offer a new proposer, add it to the
+catalogue and to `LoadedPair._proposer`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import platform
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import torch
+import transformers
+
+from engine import catalog
+from engine.decode import decode, never
+from engine.device import choose_device, use_all_cores
+from engine.errors import PlaygroundError
+from engine.events import Event, Settings, Started
+from engine.models.base import LanguageModel
+from engine.models.source import Progress, Report, checkpoint_folder, silent
+from engine.policy import Policy
+from engine.proposers.base import Proposer
+from engine.proposers.draft_model import DraftModel
+from engine.proposers.mtp import MTP, MTPParts
+from engine.proposers.nothing import Nothing
+from engine.proposers.prompt_lookup import PromptLookup
+from engine.proposers.synthetic import Synthetic
+from engine.sampling import Sampler, Streams
+from engine.text import Codec
+
+LARGEST_GAMMA = 8
+
+
+@dataclasses.dataclass
+class LoadedPair:
+    """A target and its drafters in memory. Models are read-only; a run owns all that changes."""
+
+    id: str
+    target: LanguageModel
+    codec: Codec
+    target_name: str
+    draft: LanguageModel | None = None
+    draft_name: str = ""
+    mtp: MTPParts | None = None
+    mtp_name: str = ""
+    where: dict[str, str] = dataclasses.field(default_factory=dict)
+    _slot: threading.Lock = dataclasses.field(default_factory=threading.Lock)
+
+    @property
+    def methods(self) -> tuple[str, ...]:
+        """Return the ids of the methods that this pair can run."""
+        there = {"mtp": self.mtp is not None, "draft": self.draft is not None}
+        return tuple(m.id for m in catalog.load().methods.values() if there.get(m.uses, True))
+
+    def check(self, method: str, prompt: str, settings: Settings) -> None:
+        """Raise PlaygroundError when this request cannot run; say nothing otherwise.
+
+        Codes: unknown_method, empty_prompt, bad_setting, prompt_too_long.
+        """
+        if method not in self.methods:
+            known = ", ".join(self.methods)
+            raise PlaygroundError(
+                "unknown_method",
+                f"The pair {self.id} has no method {method!r}.",
+                f"Choose one of: {known}.",
+                method=method,
+                known=known,
+            )
+        if not prompt.strip():
+            raise PlaygroundError("empty_prompt", "The prompt is empty.", "Write something first.")
+        check_settings(settings)
+        length = len(self.codec.encode(prompt, raw=settings.raw))
+        if length == 0:
+            raise PlaygroundError("empty_prompt", "The prompt is empty.", "Write something first.")
+        if length >= self.target.max_length:
+            raise PlaygroundError(
+                "prompt_too_long",
+                f"The prompt has {length} tokens; {self.target_name} reads at most "
+                f"{self.target.max_length - 1}.",
+                "Shorten the prompt.",
+                length=length,
+                limit=self.target.max_length - 1,
+            )
+
+    def run(
+        self,
+        method: str,
+        prompt: str,
+        settings: Settings,
+        *,
+        policy: Policy | None = None,
+        cancelled: Callable[[], bool] = never,
+    ) -> Iterator[Event]:
+        """Run one request and yield its events; consume it in one thread.
+
+        `cancelled` is asked once a round. Raises what `check` raises, before the first event.
+        """
+        self.check(method, prompt, settings)
+        if method == "plain":
+            settings = dataclasses.replace(settings, gamma=0, adaptive=False)
+        started = Started(
+            method=method,
+            pair=self.id,
+            target=self.target_name,
+            proposer=self._proposer_name(method),
+            settings=settings,
+            prompt=prompt,
+            prompt_ids=tuple(self.codec.encode(prompt, raw=settings.raw)),
+            where=self.where,
+        )
+        with self._slot:
+            streams = Streams.seeded(settings.seed, self.target.device)
+            proposer = self._proposer(method, Sampler(settings), streams.draft)
+            yield from decode(
+                self.target,
+                proposer,
+                self.codec,
+                started,
+                streams=streams,
+                policy=policy,
+                cancelled=cancelled,
+            )
+
+    def _proposer(self, method: str, sampler: Sampler, generator: torch.Generator) -> Proposer:
+        """Build the proposer of one run."""
+        vocab_size, device = self.target.vocab_size, self.target.device
+        match method:
+            case "plain":
+                return Nothing(vocab_size=vocab_size, device=device)
+            case "lookup":
+                return PromptLookup(vocab_size=vocab_size, device=device)
+            case "synthetic":
+                alpha = sampler.settings.alpha
+                return Synthetic(self.target, sampler, generator, alpha=alpha)
+            case "draft" if self.draft is not None:
+                return DraftModel(self.draft, sampler, generator, vocab_size=vocab_size)
+            case "mtp" if self.mtp is not None:
+                return MTP(self.mtp, sampler, generator)
+        raise ValueError(f"no proposer for {method!r}")
+
+    def _proposer_name(self, method: str) -> str:
+        return {"draft": self.draft_name, "mtp": self.mtp_name}.get(method, "")
+
+
+def check_settings(settings: Settings) -> None:
+    """Raise PlaygroundError("bad_setting") for a number that no run can use."""
+    limits: tuple[tuple[str, float, float], ...] = (
+        ("gamma", 0, LARGEST_GAMMA),
+        ("max_new_tokens", 0, 1_000_000),
+        ("temperature", 0, 10),
+        ("top_k", 0, 1_000_000),
+        ("min_p", 0, 1),
+        ("seed", 0, 2**62),
+        ("alpha", 0, 1),
+    )
+    for name, low, high in limits:
+        value = getattr(settings, name)
+        if not low <= value <= high:  # also false for NaN
+            raise _bad_setting(name, value, f"between {low:g} and {high:g}")
+    if not 0 < settings.top_p <= 1:
+        raise _bad_setting("top_p", settings.top_p, "above 0 and at most 1")
+    if not 0 < settings.repetition_penalty < math.inf:
+        raise _bad_setting("repetition_penalty", settings.repetition_penalty, "above 0")
+    if any(not stop for stop in settings.stop):
+        raise _bad_setting("stop", "''", "at least one character long")
+
+
+def _bad_setting(name: str, value: object, allowed: str) -> PlaygroundError:
+    return PlaygroundError(
+        "bad_setting",
+        f"{name} is {value}.",
+        f"It must be {allowed}.",
+        name=name,
+        value=value,
+        allowed=allowed,
+    )
+
+
+def load_pair(pair_id: str, *, device: str | None = None, report: Report = silent) -> LoadedPair:
+    """Find, load and warm up a pair of the catalogue.
+
+    Raises PlaygroundError: unknown_pair, no_device, target_missing, bad_checksum, bad_module.
+    """
+    known = catalog.load()
+    pair = known.pair(pair_id)
+    place = choose_device(device)
+    threads = use_all_cores()
+    folder = checkpoint_folder(known.models[pair.target], report)
+
+    from engine.models import linear, loader
+
+    target_name = known.models[pair.target].name
+    report(Progress("load", 0.0, target_name))
+    target_model = loader.load_model(folder, place)
+    codec = loader.load_codec(folder, target_model)
+    head_weight = target_model.get_output_embeddings().weight
+    shared: loader.SharedLayers = {}
+    mtp = draft_model = None
+    if pair.mtp:
+        report(Progress("load", 0.5, known.models[pair.mtp].name))
+        mtp = loader.load_mtp(bundled_folder(known, pair.mtp), target_model, head_weight)
+    if pair.draft:
+        report(Progress("load", 0.7, known.models[pair.draft].name))
+        bundled = bundled_folder(known, pair.draft)
+        draft_model = loader.load_model(loader.assemble_draft(bundled, folder), place)
+        loader.share_embedding(draft_model, target_model)
+        # Any q is valid, so the draft model scores only the tokens it was trained to propose.
+        vocab = loader.draft_vocab(bundled)
+        draft_model.set_output_embeddings(
+            linear.trimmed_head(head_weight, None if vocab is None else vocab.to(place))
+        )
+    report(Progress("pack", detail=target_name))
+    target, packed = loader.prepare(target_model, shared)
+    draft = loader.prepare(draft_model, shared)[0] if draft_model is not None else None
+    loaded = LoadedPair(
+        id=pair_id,
+        target=target,
+        codec=codec,
+        target_name=target_name,
+        draft=draft,
+        draft_name=known.models[pair.draft].name if pair.draft else "",
+        mtp=mtp,
+        mtp_name=known.models[pair.mtp].name if pair.mtp else "",
+        where=describe_place(place, target_model.dtype, threads, packed=packed),
+    )
+    warm_up(loaded)
+    report(Progress("ready", 1.0, target_name))
+    return loaded
+
+
+def bundled_folder(known: catalog.Catalog, model_id: str) -> Path:
+    """Return the folder of weights that lie in the repository."""
+    return catalog.ASSETS / known.models[model_id].folder
+
+
+def describe_place(
+    device: torch.device, dtype: torch.dtype, threads: int, *, packed: bool
+) -> dict[str, str]:
+    """Return what a reader needs to judge times measured here."""
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.machine()
+    return {
+        "device": device.type,
+        "processor": name,
+        "threads": str(threads),
+        "dtype": str(dtype).removeprefix("torch."),
+        "linears": "packed" if packed else "stock",
+        "torch": torch.__version__,
+        "transformers": transformers.__version__,
+    }
+
+
+def warm_up(pair: LoadedPair) -> None:
+    """Run every method for a few tokens, so that no first-time cost lands in a measured run."""
+    settings = Settings(gamma=2, max_new_tokens=4, raw=True)
+    for method in pair.methods:
+        if method != "synthetic":
+            for _ in pair.run(method, "Hello", settings):
+                pass

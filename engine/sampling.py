@@ -1,0 +1,103 @@
+"""From logits to the distribution a token is drawn from.
+
+Contract: `Sampler.probs` gives one row per position, each with the processors applied to *its own*
+prefix (a repetition penalty on row i knows the tokens proposed before i). Greedy is temperature 0:
+a one-hot row at the first largest logit. Everything is fp32. The processors are transformers' own,
+in `generate`'s order, so the distributions are those of `generate` with the same settings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+from transformers import LogitsProcessorList
+from transformers.generation.logits_process import (
+    MinPLogitsWarper,
+    RepetitionPenaltyLogitsProcessor,
+    TemperatureLogitsWarper,
+    TopKLogitsWarper,
+    TopPLogitsWarper,
+)
+
+from engine.events import Settings
+
+
+@dataclass(slots=True)
+class Sampler:
+    """The user's processors: repetition penalty, temperature, top-k, top-p, min-p."""
+
+    settings: Settings
+    _penalty: RepetitionPenaltyLogitsProcessor | None = field(init=False, default=None)
+    _warpers: LogitsProcessorList = field(init=False)
+
+    def __post_init__(self) -> None:
+        chosen = self.settings
+        if chosen.repetition_penalty != 1.0:
+            self._penalty = RepetitionPenaltyLogitsProcessor(chosen.repetition_penalty)
+        self._warpers = LogitsProcessorList()
+        if chosen.temperature > 0:
+            if chosen.temperature != 1.0:
+                self._warpers.append(TemperatureLogitsWarper(chosen.temperature))
+            if chosen.top_k > 0:
+                self._warpers.append(TopKLogitsWarper(chosen.top_k))
+            if chosen.top_p < 1.0:
+                self._warpers.append(TopPLogitsWarper(chosen.top_p))
+            if chosen.min_p > 0.0:
+                self._warpers.append(MinPLogitsWarper(chosen.min_p))
+
+    def probs(self, logits: Tensor, token_ids: Sequence[int]) -> Tensor:
+        """Return the distributions of the last n positions.
+
+        logits [n, V]: row i predicts the token after token_ids[: len - n + 1 + i]. -> [n, V]
+        """
+        scores = logits.float()
+        if self._penalty is not None:
+            ids = torch.tensor([list(token_ids)], device=logits.device)
+            first = len(token_ids) - logits.shape[0] + 1
+            rows = [
+                self._penalty(ids[:, : first + i], scores[i : i + 1].clone())
+                for i in range(logits.shape[0])
+            ]
+            scores = torch.cat(rows)
+        if self.settings.temperature == 0:
+            return torch.nn.functional.one_hot(scores.argmax(-1), scores.shape[-1]).float()
+        # These warpers never look at the ids.
+        scores = self._warpers(torch.empty(0, dtype=torch.long), scores)
+        return torch.softmax(scores, dim=-1)
+
+
+def draw(probs: Tensor, generator: torch.Generator) -> int:
+    """Draw one token from probs [V]; a one-hot row costs no random number."""
+    top = probs.max(-1)
+    if float(top.values) == 1.0:
+        return int(top.indices)
+    return int(torch.multinomial(probs, 1, generator=generator))
+
+
+@dataclass(slots=True)
+class Streams:
+    """Independent random streams of one run: draft draws, acceptance coins, next-token draws.
+
+    They must not share numbers: reusing the draft's randomness for the residual biases the output.
+    """
+
+    draft: torch.Generator
+    accept: torch.Generator
+    next: torch.Generator
+
+    @classmethod
+    def seeded(cls, seed: int, device: torch.device) -> Streams:
+        """Derive the three streams from the user's seed."""
+        return cls(*(_stream(seed, number, device) for number in range(3)))
+
+
+def _stream(seed: int, number: int, device: torch.device) -> torch.Generator:
+    # SplitMix64 (Steele et al. 2014): neighbouring seeds must give unrelated streams.
+    mask = (1 << 64) - 1
+    z = (seed * 3 + number + 1) * 0x9E3779B97F4A7C15 & mask
+    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9 & mask
+    z = (z ^ (z >> 27)) * 0x94D049BB133111EB & mask
+    return torch.Generator(device=device).manual_seed((z ^ (z >> 31)) >> 1)

@@ -1,0 +1,156 @@
+"""Train the bundled drafters again: `python -m engine.training --work FOLDER`.
+
+One command: generate text, compute hidden states, train the MTP module, train the draft model,
+write both to `--out` with their model cards. Every step resumes where it was stopped.
+"""
+
+from __future__ import annotations
+
+import argparse
+from functools import partial
+from pathlib import Path
+
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaForCausalLM
+
+from engine import catalog
+from engine.device import choose_device
+from engine.models.mtp_module import MTPModule, load_module, module_config
+from engine.models.source import checkpoint_folder
+from engine.training import draft, export, mtp
+from engine.training.data import Corpus, add_hidden
+from engine.training.evaluate import acceptance, make_replies, spell
+from engine.training.generate import generate
+from engine.training.loop import fastest_dtype, train
+
+
+def say(text: str) -> None:
+    """Print at once."""
+    print(text, flush=True)
+
+
+def main() -> None:
+    """Run every step that is not done yet."""
+    options = _options()
+    device = choose_device(options.device)
+    model = catalog.load().models["smollm2-135m"]
+    folder = checkpoint_folder(model)
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    text = options.work / "text"
+    fast = _target(folder, device, fastest_dtype(device))
+    generate(fast, tokenizer, text, num_tokens=options.tokens, report=say)
+    add_hidden(fast, text, report=say)
+    del fast
+    target = _target(folder, device, torch.float32)
+    held_out = make_replies(target, tokenizer, options.work / "held-out")
+    corpus = Corpus(text)
+    vocab = corpus.frequent(options.vocab)
+    say(f"{corpus.num_tokens} tokens, {vocab.numel()} rows cover {corpus.coverage(vocab):.4f}")
+    if "mtp" in options.only:
+        _train_mtp(options, target, corpus, held_out, vocab)
+    if "draft" in options.only:
+        _train_draft(options, target, corpus, held_out, vocab)
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m engine.training", description=__doc__)
+    parser.add_argument("--work", type=Path, required=True, help="folder for text and states")
+    parser.add_argument("--out", type=Path, default=catalog.ASSETS / "models")
+    parser.add_argument("--tokens", type=int, default=1_500_000)
+    parser.add_argument("--vocab", type=int, default=12288, help="rows of the head to train on")
+    parser.add_argument("--mtp-seconds", type=float, default=2400)
+    parser.add_argument("--draft-seconds", type=float, default=1800)
+    parser.add_argument("--batch-size", type=int, default=12)
+    parser.add_argument("--only", nargs="+", default=["mtp", "draft"], choices=["mtp", "draft"])
+    parser.add_argument("--afresh", action="store_true", help="do not start from what is in --out")
+    parser.add_argument("--device", default=None)
+    return parser.parse_args()
+
+
+def _target(folder: Path, device: torch.device, dtype: torch.dtype) -> LlamaForCausalLM:
+    model: LlamaForCausalLM = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype)
+    return model.eval().requires_grad_(False).to(device)
+
+
+def _train_mtp(
+    options: argparse.Namespace,
+    target: LlamaForCausalLM,
+    corpus: Corpus,
+    held_out: Corpus,
+    vocab: torch.Tensor,
+) -> None:
+    out = options.out / "smollm2-135m-mtp"
+    module = _first_module(target, None if options.afresh else out)
+    embedding = target.model.embed_tokens.weight
+    measure = partial(mtp.run_lengths, module, embedding, vocab)
+
+    def evaluate() -> str:
+        return spell(acceptance(measure, held_out, held_out.train + held_out.held_out))
+
+    say(f"MTP module at the start: {evaluate()}")
+    spent = train(
+        module,
+        corpus,
+        partial(mtp.loss_of, module, embedding, vocab),
+        state_path=options.work / "mtp.pt",
+        seconds=options.mtp_seconds,
+        learning_rate=8e-4,
+        batch_size=options.batch_size,
+        evaluate=evaluate,
+        report=say,
+    )
+    rates = acceptance(measure, held_out, held_out.train + held_out.held_out)
+    export.write_mtp(out, module, target.config, vocab, export.Facts(corpus, spent, rates))
+
+
+def _first_module(target: LlamaForCausalLM, bundled: Path | None) -> MTPModule:
+    """Return the bundled module, or one made from the target's last block."""
+    if bundled is not None and (bundled / "config.json").exists():
+        module, _ = load_module(bundled, target.config)
+        return module.train().requires_grad_(True)
+    module = MTPModule(module_config(target.config))
+    module.block.load_state_dict(target.model.layers[-1].state_dict())
+    module.norm.load_state_dict(target.model.norm.state_dict())
+    width = target.config.hidden_size
+    with torch.no_grad():
+        half = torch.eye(width) * 0.5
+        noise = torch.randn(width, 2 * width, generator=torch.Generator().manual_seed(0)) * 0.01
+        module.projection.weight.copy_(torch.cat([half, half], 1) + noise)
+    return module
+
+
+def _train_draft(
+    options: argparse.Namespace,
+    target: LlamaForCausalLM,
+    corpus: Corpus,
+    held_out: Corpus,
+    vocab: torch.Tensor,
+) -> None:
+    out = options.out / "smollm2-135m-draft"
+    model = draft.pruned(target)
+    if not options.afresh and (out / "config.json").exists():
+        model.load_state_dict(export.stored_weights(out), strict=False)
+    embedding = target.model.embed_tokens.weight
+    measure = partial(draft.run_lengths, model, embedding, vocab)
+
+    def evaluate() -> str:
+        return spell(acceptance(measure, held_out, held_out.train + held_out.held_out))
+
+    say(f"draft model at the start: {evaluate()}")
+    spent = train(
+        model,
+        corpus,
+        partial(draft.loss_of, model, embedding, vocab),
+        state_path=options.work / "draft.pt",
+        seconds=options.draft_seconds,
+        learning_rate=6e-4,
+        batch_size=options.batch_size,
+        evaluate=evaluate,
+        report=say,
+    )
+    rates = acceptance(measure, held_out, held_out.train + held_out.held_out)
+    export.write_draft(out, model, vocab, export.Facts(corpus, spent, rates))
+
+
+if __name__ == "__main__":
+    main()
