@@ -1,7 +1,7 @@
 """The command line: `python -m engine generate | check | bench`.
 
-Text goes to standard output, progress and errors to standard error. What a user can mend is one line
-and exit code 2.
+Text goes to standard output, progress and errors to standard error. What a user can mend is one
+line and exit code 2.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from engine import catalog
 from engine.errors import PlaygroundError
@@ -106,11 +106,19 @@ def _table(result: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
+class _Parser(argparse.ArgumentParser):
+    """An argument parser that reports a mistake in one line."""
+
+    def error(self, message: str) -> NoReturn:
+        """Print the mistake and exit with code 2."""
+        self.exit(2, f"error: {message}\n")
+
+
 def _parser() -> argparse.ArgumentParser:
     known = catalog.load()
-    parser = argparse.ArgumentParser(prog="python -m engine", description=__doc__)
+    parser = _Parser(prog="python -m engine", description=__doc__)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    shared = argparse.ArgumentParser(add_help=False)
+    shared = _Parser(add_help=False)
     shared.add_argument("--pair", default="smollm2", help=f"one of: {', '.join(known.pairs)}")
     shared.add_argument("--device", default=None, help="cuda, mps or cpu; by what is there")
 

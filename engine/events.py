@@ -112,7 +112,8 @@ class Round:
     output: the tokens the text gained, after cutting at EOS, stop strings or length; at most
     `num_accepted + 1` of them.  pieces: [len(output)] the text each output token added when its
     characters became complete ("" while they are not); stop text is included.
-    text: what may be shown now; text that could still become a stop string is held back.
+    text: what this round released: text that could still become a stop string is held back, so it
+    may be shorter or longer than the pieces. All released texts and `Finished.tail` make the text.
     num_rolled_back, num_forwarded: cache entries the target dropped, tokens it read, this round.
     gamma: the draft length that the policy asked for (the proposal may be shorter).
     """

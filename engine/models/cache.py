@@ -9,9 +9,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
+from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
+from transformers.cache_utils import DynamicLayer
 
 from engine.errors import PlaygroundError
+
+_FIRST_CAPACITY = 256
 
 
 class CropCache:
@@ -19,6 +24,10 @@ class CropCache:
 
     def __init__(self, config: Any) -> None:
         self.library_cache = DynamicCache(config=config)
+        self.library_cache.layers = [
+            _BufferedLayer() if type(layer) is DynamicLayer else layer
+            for layer in self.library_cache.layers
+        ]
 
     def __len__(self) -> int:
         return int(self.library_cache.get_seq_length())
@@ -30,6 +39,45 @@ class CropCache:
             # transformers >= 5.23 wants the number to remove, negative.
             self.library_cache.crop(-surplus)
         return max(surplus, 0)
+
+
+class _BufferedLayer(DynamicLayer):
+    """A dynamic layer that writes into a buffer with room to grow.
+
+    The library's own layer copies the whole cache for every new token. `keys` and `values` are
+    views of the buffers here, so the library's `crop` (a slice) and its length stay right, and
+    what lies behind the view is overwritten by the next update.
+    """
+
+    is_initialized: bool
+    keys: Tensor
+    values: Tensor
+    _keys: Tensor
+    _values: Tensor
+
+    def update(
+        self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
+    ) -> tuple[Tensor, Tensor]:
+        """Append states [B, H, n, D]; return all of them [B, H, length + n, D]."""
+        held = self.get_seq_length()
+        length = held + key_states.shape[-2]
+        if not self.is_initialized or length > self._keys.shape[-2]:
+            self._grow(key_states, value_states, held, max(length, 2 * held, _FIRST_CAPACITY))
+        self._keys[..., held:length, :] = key_states
+        self._values[..., held:length, :] = value_states
+        self.keys = self._keys[..., :length, :]
+        self.values = self._values[..., :length, :]
+        return self.keys, self.values
+
+    def _grow(self, keys: Tensor, values: Tensor, held: int, capacity: int) -> None:
+        new_keys = keys.new_empty(*keys.shape[:-2], capacity, keys.shape[-1])
+        new_values = values.new_empty(*values.shape[:-2], capacity, values.shape[-1])
+        if self.is_initialized:
+            new_keys[..., :held, :] = self.keys
+            new_values[..., :held, :] = self.values
+        else:
+            self.device, self.is_initialized = torch.device(keys.device), True
+        self._keys, self._values = new_keys, new_values
 
 
 def crop_cache_for(model: PreTrainedModel) -> CropCache:

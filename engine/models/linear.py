@@ -49,7 +49,7 @@ class TrimmedHead(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """[..., D] -> [..., V]"""
-        scores = self.rows(x)
+        scores: Tensor = self.rows(x)
         full = scores.new_full((*scores.shape[:-1], self._vocab_size), -torch.inf)
         full[..., self._vocab] = scores
         return full

@@ -87,7 +87,7 @@ class MTP:
     def _forward(self, tokens: Sequence[int], hidden: Tensor, *, first: int) -> Tensor:
         """Run the module on tokens [n] and hidden [n, D]; return its last output [1, D]."""
         ids = torch.tensor(tokens, device=self._parts.device)
-        out = self._parts.module(
+        out: Tensor = self._parts.module(
             self._parts.embedding(ids)[None],
             hidden[None],
             first=first,
