@@ -200,8 +200,10 @@ def load_pair(pair_id: str, *, device: str | None = None, report: Report = silen
     target_model = loader.load_model(folder, place)
     codec = loader.load_codec(folder, target_model)
     head_weight = target_model.get_output_embeddings().weight
+    report(Progress("pack", 0.3, target_name))
     shared: loader.SharedLayers = {}
-    mtp = draft_model = None
+    target, packed = loader.prepare(target_model, shared)
+    mtp = draft = None
     if pair.mtp:
         report(Progress("load", 0.5, known.models[pair.mtp].name))
         mtp = loader.load_mtp(bundled_folder(known, pair.mtp), target_model, head_weight)
@@ -215,9 +217,7 @@ def load_pair(pair_id: str, *, device: str | None = None, report: Report = silen
         draft_model.set_output_embeddings(
             linear.trimmed_head(head_weight, None if vocab is None else vocab.to(place))
         )
-    report(Progress("pack", detail=target_name))
-    target, packed = loader.prepare(target_model, shared)
-    draft = loader.prepare(draft_model, shared)[0] if draft_model is not None else None
+        draft, _ = loader.prepare(draft_model, shared)
     loaded = LoadedPair(
         id=pair_id,
         target=target,

@@ -40,7 +40,8 @@ class Sampler:
         self._warpers = LogitsProcessorList()
         if chosen.temperature > 0:
             if chosen.temperature != 1.0:
-                self._warpers.append(TemperatureLogitsWarper(chosen.temperature))
+                # The floor keeps logits / temperature finite in fp32.
+                self._warpers.append(TemperatureLogitsWarper(max(chosen.temperature, 1e-30)))
             if chosen.top_k > 0:
                 self._warpers.append(TopKLogitsWarper(chosen.top_k))
             if chosen.top_p < 1.0:

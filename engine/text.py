@@ -137,7 +137,8 @@ class Transcript:
     reason: FinishReason | None = None
     text: str = ""  # everything decoded so far, stop string included
     num_hidden: int = 0
-    _ends: list[int] = field(default_factory=list)  # length of `text` after each token
+    _ends: list[int] = field(default_factory=list)  # where each token's text ends in `text`
+    _num_waiting: int = 0  # tokens at the end whose character is not complete yet
     _num_released: int = 0
     _pieces: Pieces = field(init=False)
 
@@ -180,6 +181,9 @@ class Transcript:
         before = len(self.text)
         self.text += piece
         self.token_ids.append(token_id)
+        if piece and self._num_waiting:  # what waited is part of this piece's first character
+            self._ends[-self._num_waiting :] = [before + 1] * self._num_waiting
+        self._num_waiting = 0 if piece else self._num_waiting + 1
         self._ends.append(len(self.text))
         if token_id in self.codec.eos_ids:
             self.reason, self.num_hidden = "eos", 1

@@ -1,6 +1,6 @@
 """Turn a GGUF file of a Llama-family model into a standard checkpoint folder.
 
-Contract: `convert(gguf_path, folder)` leaves `config.json`, `model.safetensors` (fp32),
+Contract: `convert(gguf_path, folder)` leaves `config.json`, fp32 safetensors in shards,
 `tokenizer.json` and `tokenizer_config.json` in `folder`, so that `from_pretrained(folder)` works
 and needs neither the GGUF file nor the `gguf` package again. Weights are bit-identical to
 transformers' own GGUF path and token ids are equal to its tokenizer's (both are tests); this way
@@ -49,8 +49,9 @@ def convert(gguf_path: Path, folder: Path) -> None:
     Raises PlaygroundError("unsupported_gguf") when the file is not a Llama-family model with a
     byte-level BPE tokenizer.
     """
+    import torch
     from gguf import GGUFReader
-    from safetensors.numpy import save_file
+    from huggingface_hub import save_torch_state_dict
 
     reader = GGUFReader(gguf_path)
     meta = {name: field.contents() for name, field in reader.fields.items()}
@@ -66,7 +67,9 @@ def convert(gguf_path: Path, folder: Path) -> None:
     config = _config(meta, tied="lm_head.weight" not in tensors)
     _write_json(folder / "config.json", config)
     _write_tokenizer(meta, folder)
-    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    # Loading maps the files into memory; a shard is let go once all of it has been packed.
+    state = {name: torch.from_numpy(tensor) for name, tensor in tensors.items()}
+    save_torch_state_dict(state, folder, max_shard_size="60MB")
 
 
 def _tensors(reader: Any, meta: Mapping[str, Any]) -> dict[str, np.ndarray[Any, Any]]:
@@ -89,7 +92,8 @@ def _tensors(reader: Any, meta: Mapping[str, Any]) -> dict[str, np.ndarray[Any, 
             name = f"model.layers.{layer}.{_LAYER_NAMES[part]}.weight"
         else:
             name = _TOP_NAMES[name]
-        tensors[name] = np.ascontiguousarray(weight)
+        # A tensor stored as fp32 is a read-only view of the file: torch wants its own copy.
+        tensors[name] = np.require(weight, requirements=["C", "W"])
     return tensors
 
 

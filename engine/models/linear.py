@@ -74,6 +74,7 @@ def pack(model: nn.Module, *, shared: dict[int, nn.Module] | None = None) -> boo
     if not is_supported():
         return False
     known: dict[int, nn.Module] = {} if shared is None else shared
+    _release_files(model)
     for module in list(model.modules()):
         for name, child in list(module.named_children()):
             if type(child) is nn.Linear and child.weight.dtype == torch.float32:
@@ -82,6 +83,13 @@ def pack(model: nn.Module, *, shared: dict[int, nn.Module] | None = None) -> boo
                     known[address] = PackedLinear(child.weight, child.bias)
                 setattr(module, name, known[address])
     return True
+
+
+def _release_files(model: nn.Module) -> None:
+    """Copy small parameters (norms) out of the mapped files, so that those can be let go."""
+    for parameter in model.parameters():
+        if parameter.dim() == 1:
+            parameter.data = parameter.data.clone()
 
 
 @cache

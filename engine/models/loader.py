@@ -84,11 +84,17 @@ def load_mtp(folder: Path, target: PreTrainedModel, head_weight: Tensor) -> MTPP
 
 def draft_vocab(bundled: Path) -> Tensor | None:
     """Return the token ids that a bundled drafter was trained to propose.  [R]"""
-    for shard in sorted(bundled.glob("*.safetensors")):
+    vocab = stored_tensor(bundled, "draft_vocab")
+    return None if vocab is None else vocab.long()
+
+
+def stored_tensor(folder: Path, name: str) -> Tensor | None:
+    """Return one tensor of a checkpoint folder, whichever shard holds it; None if none does."""
+    for shard in sorted(folder.glob("*.safetensors")):
         with safe_open(shard, framework="pt") as file:
-            if "draft_vocab" in file.keys():  # noqa: SIM118 (not a dict)
-                vocab: Tensor = file.get_tensor("draft_vocab").long()
-                return vocab
+            if name in file.keys():  # noqa: SIM118 (not a dict)
+                tensor: Tensor = file.get_tensor(name)
+                return tensor
     return None
 
 
@@ -104,11 +110,17 @@ def assemble_draft(bundled: Path, target_folder: Path) -> Path:
         tensors.update({name: t.float() for name, t in load_file(shard).items()})
     tensors.pop("draft_vocab", None)
     name = "model.embed_tokens.weight"
-    tensors[name] = load_file(target_folder / "model.safetensors")[name]
+    embedding = stored_tensor(target_folder, name)
+    if embedding is None:
+        raise ValueError(f"{target_folder.name} holds no {name}")
+    tensors[name] = embedding
     with appearing(folder) as partial:
         save_file(tensors, partial / "model.safetensors", metadata={"format": "pt"})
         config = json.loads((bundled / "config.json").read_text(encoding="utf-8"))
         (partial / "config.json").write_text(json.dumps(config, indent=2), encoding="utf-8")
         for file in TOKENIZER_FILES:
             shutil.copyfile(target_folder / file, partial / file)
+    for older in folder.parent.glob(f"{bundled.name}-*"):  # made from weights we no longer have
+        if older != folder:
+            shutil.rmtree(older, ignore_errors=True)
     return folder

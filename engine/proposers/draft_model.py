@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from engine.models.base import LanguageModel, Tap
+from engine.models.base import LanguageModel, Reading, Tap
 from engine.proposers.base import Context, Draft, no_draft
 from engine.sampling import Sampler, draw
 
@@ -40,11 +40,11 @@ class DraftModel:
         if gamma <= 0:
             # The last token is left for the first draft step, which has to read it anyway.
             if 1 < len(ids) <= self._model.max_length:
-                self._model.read(ids[:-1])
+                self._read(ids[:-1])
             return no_draft(self._vocab_size, self._model.device)
         all_logits, all_probs = [], []
         for _ in range(gamma):
-            logits = self._model.read(ids).logits[:, : self._vocab_size]  # [1, V_draft]
+            logits = self._read(ids).logits[:, : self._vocab_size]  # [1, V_draft]
             missing = self._vocab_size - logits.shape[1]
             if missing:
                 logits = torch.nn.functional.pad(logits, (0, missing), value=-torch.inf)
@@ -57,3 +57,10 @@ class DraftModel:
             torch.cat(all_probs),
             torch.cat(all_logits),
         )
+
+    def _read(self, ids: list[int]) -> Reading:
+        """Let the draft model read `ids`; it sees token 0 for one that it does not know."""
+        known = self._model.vocab_size
+        if known < self._vocab_size:
+            ids = [i if i < known else 0 for i in ids]
+        return self._model.read(ids)
