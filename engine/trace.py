@@ -73,9 +73,12 @@ def read(path: Path) -> Iterator[Record]:
                 "Record the run again with this version.",
                 file=path.name,
             )
-        for line in file:
+        while True:
             try:
-                yield decode_record(json.loads(line))
+                line = file.readline()
+                if not line:
+                    return
+                record = decode_record(json.loads(line))
             except (ValueError, TypeError, KeyError) as error:
                 raise PlaygroundError(
                     "bad_trace",
@@ -83,6 +86,7 @@ def read(path: Path) -> Iterator[Record]:
                     "Record the run again with this version.",
                     file=path.name,
                 ) from error
+            yield record
 
 
 @cache

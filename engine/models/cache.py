@@ -23,7 +23,10 @@ class CropCache:
     """A growing key-value cache that can be cut back exactly."""
 
     def __init__(self, config: Any) -> None:
-        self.library_cache = DynamicCache(config=config)
+        cache = DynamicCache(config=config)
+        # Sliding layers forget what a rollback needs. Full ones hold it all, and the model's own
+        # mask still hides what lies outside the window.
+        self.library_cache = DynamicCache() if any(cache.is_sliding) else cache
         self.library_cache.layers = [
             _BufferedLayer() if type(layer) is DynamicLayer else layer
             for layer in self.library_cache.layers
@@ -82,12 +85,12 @@ class _BufferedLayer(DynamicLayer):
 
 def crop_cache_for(model: PreTrainedModel) -> CropCache:
     """Return an empty cache for `model`.  Raises PlaygroundError("cannot_roll_back")."""
-    cache = CropCache(model.config)
-    if getattr(model, "_is_stateful", False) or not cache.library_cache.is_croppable:
+    croppable = DynamicCache(config=model.config).is_croppable
+    if getattr(model, "_is_stateful", False) or not croppable:
         raise PlaygroundError(
             "cannot_roll_back",
             f"{type(model).__name__} keeps a state that cannot be rolled back.",
             "Choose a model with attention in every layer.",
             model=type(model).__name__,
         )
-    return cache
+    return CropCache(model.config)

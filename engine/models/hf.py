@@ -51,16 +51,19 @@ class HFModel:
         ids = list(token_ids)
         kept = num_kept(self._held, ids, want=want, features=features)
         num_rolled_back = self._cache.crop(kept)
-        self._held = ids[:kept]  # true even if the forward pass below fails
         fresh = torch.tensor([ids[kept:]], device=self.device)  # [1, n]
         need_features = bool(features and self._taps)
-        out = self.model(
-            input_ids=fresh,
-            cache=self._cache.library_cache,
-            use_cache=True,
-            logits_to_keep=want,
-            output_hidden_states=need_features,
-        )
+        try:
+            out = self.model(
+                input_ids=fresh,
+                cache=self._cache.library_cache,
+                use_cache=True,
+                logits_to_keep=want,
+                output_hidden_states=need_features,
+            )
+        except BaseException:
+            self.forget()  # the first layers may hold the new tokens already, the last ones not
+            raise
         self._held = ids
         return Reading(
             logits=out.logits[0, -want:],

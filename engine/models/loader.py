@@ -18,6 +18,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
+from transformers.utils.logging import disable_progress_bar
 
 from engine.models import linear
 from engine.models.hf import HFModel
@@ -28,6 +29,10 @@ from engine.text import HFCodec
 
 SharedLayers = dict[int, nn.Module]
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json")
+
+
+# Loading reports through Progress; a bar on standard error would garble the command line.
+disable_progress_bar()
 
 
 def load_model(folder: Path, device: torch.device) -> PreTrainedModel:

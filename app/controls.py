@@ -1,0 +1,182 @@
+"""The left side of the page: what a visitor fills in, and how it is worded in each language.
+
+Contract: `Controls` lays its widgets out inside an open `gr.Blocks`; `values` are those that
+`read_form` takes, in the order of `FIELDS`. `wording` gives every widget its texts in a language
+without touching what was typed.
+"""
+
+from __future__ import annotations
+
+import html
+import json
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import gradio as gr
+
+from app import i18n
+from app.session import Session
+
+Say = Callable[[str], str]
+DEFAULT_PRESET = "code"
+FIELDS = (
+    *("pair", "method", "prompt", "gamma", "adaptive"),
+    *("temperature", "seed", "max_new_tokens", "compare"),
+)
+"""The arguments of `read_form`, in the order of `Controls.values`."""
+
+NUMBERS = (("temperature", 0, 0.1), ("seed", 0, 1), ("max_new_tokens", 128, 16))
+
+
+class Controls:
+    """The widgets, by name; `header` and `form` lay out the two places they live in."""
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        self.methods = session.methods(session.default_pair)
+        self._worded: list[tuple[Any, Callable[[Say], dict[str, Any]]]] = []
+        self._say: Say = partial(i18n.text, i18n.DEFAULT)
+
+    @property
+    def values(self) -> list[Any]:
+        """The widgets that make a form."""
+        return [
+            *(self.pair, self.method, self.prompt, self.gamma, self.adaptive),
+            *(self.temperature, self.seed, self.max_new_tokens, self.compare),
+        ]
+
+    @property
+    def worded(self) -> list[Any]:
+        """The widgets that `wording` words, in its order."""
+        return [widget for widget, _ in self._worded]
+
+    def wording(self, language: str) -> list[dict[str, Any]]:
+        """Return an update for each of `worded`."""
+        say: Say = partial(i18n.text, language)
+        return [gr.update(**texts(say)) for _, texts in self._worded]
+
+    def header(self) -> None:
+        """Lay out the top line: title, language, light or dark."""
+        with gr.Row(elem_id="dl-header"):
+            self.title = self._add(gr.HTML, lambda say: {"value": _title(say)}, elem_id="title")
+            self.language = self._add(
+                gr.Radio,
+                lambda say: {"label": say("language.label")},
+                value=i18n.DEFAULT,
+                choices=[(label, code) for code, label in i18n.LANGUAGES.items()],
+                interactive=True,
+                container=False,
+                elem_id="language",
+                elem_classes="segmented",
+            )
+            self.dark = self._button("dark", size="sm")
+
+    def form(self) -> None:
+        """Lay out the column of controls."""
+        pairs = [(_pair_name(self.session, name), name) for name in self.session.catalog.pairs]
+        default = self.session.default_pair
+        self.pair = self._field(gr.Dropdown, "pair", choices=pairs, value=default)
+        self.model = gr.HTML("", elem_id="model")
+        self.method = self._add(
+            gr.Radio,
+            lambda say: {
+                "label": say("label.method"),
+                "choices": method_choices(say, self.methods),
+            },
+            value="mtp" if "mtp" in self.methods else self.methods[0],
+            interactive=True,
+            elem_id="method",
+            elem_classes="segmented",
+        )
+        self._prompt()
+        self._gamma()
+        self._numbers()
+        self.compare = self._field(gr.Checkbox, "compare", value=True)
+        with gr.Row(elem_id="dl-actions"):
+            self.run = self._button("run", variant="primary")
+            self.stop = self._button("stop")
+        self.queue = gr.HTML("", elem_id="queue")
+
+    def _prompt(self) -> None:
+        presets = self.session.catalog.presets
+        self.prompt = self._add(
+            gr.Textbox,
+            lambda say: {"label": say("label.prompt"), "placeholder": say("prompt.placeholder")},
+            value=presets[DEFAULT_PRESET].prompt,
+            lines=4,
+            max_lines=4,
+            elem_id="prompt",
+            interactive=True,
+        )
+        with gr.Row(elem_id="dl-presets"):
+            for preset in presets.values():
+                chip = self._add(
+                    gr.Button,
+                    partial(_preset_name, preset.id),
+                    elem_id=f"preset-{preset.id}",
+                    elem_classes="chip",
+                    size="sm",
+                    min_width=0,
+                )
+                # In the browser: a preset needs no round trip, whatever the engine does.
+                chip.click(
+                    None,
+                    outputs=self.prompt,
+                    js=f"() => {json.dumps(preset.prompt)}",
+                    show_progress="hidden",
+                    api_visibility="private",
+                )
+
+    def _gamma(self) -> None:
+        with gr.Row(elem_id="dl-gamma"):
+            choices = [(str(gamma), gamma) for gamma in range(1, 9)]
+            self.gamma = self._field(
+                gr.Radio, "gamma", choices=choices, value=3, elem_classes="segmented"
+            )
+            self.adaptive = self._field(gr.Checkbox, "adaptive", value=False)
+
+    def _numbers(self) -> None:
+        # No minimum or maximum here: Gradio would answer in English before our own check does.
+        with gr.Row(elem_id="dl-fields"):
+            self.temperature, self.seed, self.max_new_tokens = (
+                self._field(gr.Number, name, value=value, step=step, min_width=60)
+                for name, value, step in NUMBERS
+            )
+
+    def _add(self, kind: Any, texts: Callable[[Say], dict[str, Any]], **options: Any) -> Any:
+        """Make a widget and remember how it is worded."""
+        widget = kind(**texts(self._say), **options)
+        self._worded.append((widget, texts))
+        return widget
+
+    def _field(self, kind: Any, name: str, **options: Any) -> Any:
+        return self._add(
+            kind,
+            lambda say: {"label": say(f"label.{name}")},
+            elem_id=name,
+            interactive=True,
+            **options,
+        )
+
+    def _button(self, name: str, **options: Any) -> Any:
+        return self._add(
+            gr.Button, lambda say: {"value": say(f"button.{name}")}, elem_id=name, **options
+        )
+
+
+def method_choices(say: Say, methods: tuple[str, ...]) -> list[tuple[str, str]]:
+    """Return the method switch's choices."""
+    return [(say(f"method.{name}"), name) for name in methods]
+
+
+def _title(say: Say) -> str:
+    return f"<h1>Draftlight</h1><p>{html.escape(say('title.below'))}</p>"
+
+
+def _preset_name(preset_id: str, say: Say) -> dict[str, Any]:
+    return {"value": say(f"preset.{preset_id}")}
+
+
+def _pair_name(session: Session, pair_id: str) -> str:
+    return session.catalog.models[session.catalog.pair(pair_id).target].name

@@ -1,0 +1,50 @@
+"""Puts the page together.
+
+Contract: `build` returns the page and `launch_options` what `Blocks.launch` must be told with it.
+Neither loads a model. Nothing the page does leaves the machine.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+# Read by gradio when it is imported; a playground has nobody to report to.
+os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+# Gradio builds a table of all past events after each one; nobody reads it here.
+os.environ.setdefault("GRADIO_ANALYTICS_CACHE_FREQUENCY", "1000000000")
+os.environ.setdefault("GRADIO_ANALYTICS_MAX_EVENTS", "500")
+
+import gradio as gr
+
+from app import theme
+from app.session import Session
+from app.tabs import playground
+
+MOST_WAITING = 40
+"""Runs that may wait for the engine, about two workshops' worth."""
+
+
+def build(session: Session | None = None) -> gr.Blocks:
+    """Return the page; `session` may hold a toy loader."""
+    with gr.Blocks(title="Draftlight", fill_width=True, analytics_enabled=False) as demo:
+        playground.build(session or Session(), demo)
+    demo.queue(max_size=MOST_WAITING, default_concurrency_limit=None)
+    return demo
+
+
+def launch_options() -> dict[str, Any]:
+    """Return the arguments of `launch` that belong to the page."""
+    return {
+        "theme": theme.theme(),
+        "css": theme.css(),
+        "share": False,
+        "run_history": False,
+        "footer_links": [],
+        "ssr_mode": False,
+        "pwa": False,
+        "enable_monitoring": False,
+        "show_error": True,
+        "quiet": True,
+    }

@@ -1,0 +1,225 @@
+"""The only door to the torch side: a form becomes an iterator of events.
+
+Contract: one `Session` serves the whole process. `start_loading` returns at once and loads in a
+thread; `check` refuses a bad form with a PlaygroundError before anything runs; `events` lets one
+run at a time use the engine and ends within one round once `cancelled()` says so. The engine's
+runtime is imported inside the loading thread, so this module costs nothing to import.
+
+Words: a *loader* has the shape of `engine.runtime.load_pair`, which tests replace with a toy.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from app.form import Form
+from engine import catalog, trace
+from engine.errors import PlaygroundError
+from engine.events import Event, Measured, Settings, Started
+
+RECORDING = catalog.ASSETS / "traces" / "smollm2-mtp.jsonl"
+
+
+class Progress(Protocol):
+    """How far loading is, as `engine.models.source.Progress` says it."""
+
+    @property
+    def stage(self) -> str:
+        """The name of what goes on."""
+
+    @property
+    def fraction(self) -> float | None:
+        """0..1 within the stage, where known."""
+
+    @property
+    def detail(self) -> str:
+        """What it is about."""
+
+
+class Pair(Protocol):
+    """A loaded pair, as `engine.runtime.LoadedPair` is one."""
+
+    id: str
+
+    @property
+    def methods(self) -> tuple[str, ...]:
+        """The ids of the methods it can run."""
+
+    def check(self, method: str, prompt: str, settings: Settings) -> None:
+        """Raise PlaygroundError when this cannot run."""
+
+    def run(
+        self, method: str, prompt: str, settings: Settings, *, cancelled: Callable[[], bool]
+    ) -> Iterator[Event]:
+        """Yield the events of one run."""
+
+
+class Loader(Protocol):
+    """Loads a pair and reports how far it is."""
+
+    def __call__(
+        self, pair_id: str, *, device: str | None, report: Callable[[Progress], None]
+    ) -> Pair:
+        """Return the loaded pair.  Raises PlaygroundError."""
+
+
+@dataclass(slots=True)
+class Loading:
+    """The state of loading one pair; the thread writes it, pages read it."""
+
+    pair_id: str
+    stage: str = "find"
+    fraction: float | None = None
+    detail: str = ""
+    pair: Pair | None = None
+    error: PlaygroundError | None = None
+    done: threading.Event = field(default_factory=threading.Event)
+
+    def note(self, progress: Progress) -> None:
+        """Take a progress report."""
+        self.stage, self.fraction = progress.stage, progress.fraction
+        self.detail = progress.detail
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """A recorded run, and the plain run recorded before it on the same work, if there is one."""
+
+    events: tuple[Event, ...]
+    baseline: tuple[Event, ...] = ()
+
+
+class Session:
+    """Loads pairs once, checks forms, and hands out one run at a time."""
+
+    def __init__(
+        self,
+        load: Loader | None = None,
+        *,
+        device: str | None = None,
+        recording: Path = RECORDING,
+    ) -> None:
+        self.catalog = catalog.load()
+        self._load = load or _load_with_engine
+        self._device = device
+        self._recording = recording
+        self._loadings: dict[str, Loading] = {}
+        self._guard = threading.Lock()
+        self._engine = threading.Lock()
+
+    @property
+    def default_pair(self) -> str:
+        """The pair the page opens with."""
+        return next(iter(self.catalog.pairs))
+
+    def methods(self, pair_id: str) -> tuple[str, ...]:
+        """Return the methods the page offers for a pair."""
+        offered = self.catalog.methods_of(self.catalog.pair(pair_id))
+        return tuple(name for name in offered if self.catalog.methods[name].page)
+
+    def loading(self, pair_id: str) -> Loading | None:
+        """Return how far a pair is, or None when nobody asked for it yet."""
+        return self._loadings.get(pair_id)
+
+    def start_loading(self, pair_id: str) -> Loading:
+        """Load a pair in the background unless that goes on or went well; a failure is retried."""
+        with self._guard:
+            known = self._loadings.get(pair_id)
+            if known is not None and known.error is None:
+                return known
+            loading = self._loadings[pair_id] = Loading(pair_id)
+        thread = threading.Thread(
+            target=self._load_into, args=(loading,), name=f"load-{pair_id}", daemon=True
+        )
+        thread.start()
+        return loading
+
+    def check(self, form: Form) -> None:
+        """Refuse what cannot run.  Raises PlaygroundError; knows token counts once loaded."""
+        known = self.methods(form.pair)
+        if form.method not in known:
+            raise PlaygroundError(
+                "unknown_method",
+                f"The pair {form.pair} has no method {form.method!r}.",
+                f"Choose one of: {', '.join(known)}.",
+                method=form.method,
+                known=", ".join(known),
+            )
+        loading = self.loading(form.pair)
+        if loading is not None and loading.pair is not None:
+            loading.pair.check(form.method, form.prompt, _settings(form, form.method))
+
+    def events(self, form: Form, method: str, cancelled: Callable[[], bool]) -> Iterator[Event]:
+        """Yield the events of a run, once its pair is loaded and the engine is free."""
+        loading = self.loading(form.pair)
+        if loading is None or loading.pair is None:
+            raise ValueError(f"pair {form.pair!r} is not loaded")
+        # A stopped run still finishes its round; the next one waits for it here.
+        while not self._engine.acquire(timeout=0.05):
+            if cancelled():
+                return
+        try:
+            settings = _settings(form, method)
+            yield from loading.pair.run(method, form.prompt, settings, cancelled=cancelled)
+        finally:
+            self._engine.release()
+
+    def recording(self) -> Recording | None:
+        """Return the run the page opens with, or None where there is no (readable) file."""
+        if not self._recording.is_file():
+            return None
+        runs: list[list[Event]] = []
+        try:
+            for record in trace.read(self._recording):
+                if isinstance(record, Measured):
+                    continue
+                if isinstance(record, Started):
+                    runs.append([])
+                runs[-1].append(record)
+        except (PlaygroundError, IndexError):
+            return None
+        if not runs:
+            return None
+        return Recording(tuple(runs[-1]), tuple(runs[0]) if len(runs) > 1 else ())
+
+    def _load_into(self, loading: Loading) -> None:
+        try:
+            loading.pair = self._load(loading.pair_id, device=self._device, report=loading.note)
+            loading.stage, loading.fraction = "ready", 1.0
+        except PlaygroundError as error:
+            loading.error = error
+        except Exception as error:  # a page must say what broke, whatever it was
+            loading.error = unexpected(error)
+        finally:
+            loading.done.set()
+
+
+def unexpected(error: BaseException) -> PlaygroundError:
+    """Return an error nobody foresaw as one the page can show."""
+    reason = f"{type(error).__name__}: {error}"
+    return PlaygroundError(
+        "unexpected",
+        f"Something went wrong: {reason}.",
+        "Please try again; if it comes back, report this sentence.",
+        reason=reason,
+    )
+
+
+def _settings(form: Form, method: str) -> Settings:
+    if method == "plain":
+        return dataclasses.replace(form.settings, gamma=0, adaptive=False)
+    return form.settings
+
+
+def _load_with_engine(
+    pair_id: str, *, device: str | None, report: Callable[[Progress], None]
+) -> Pair:
+    from engine.runtime import load_pair  # torch comes with it: seconds, so never at import
+
+    pair: Pair = load_pair(pair_id, device=device, report=report)
+    return pair

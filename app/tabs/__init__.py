@@ -1,0 +1,1 @@
+"""One module per tab: layout and wiring, no arithmetic."""

@@ -1,0 +1,155 @@
+"""The playground: controls on the left, one run on the right.
+
+Contract: `build` lays the tab out inside an open `gr.Blocks` and wires it. Handlers only translate
+between widgets and `app.visit`. A language switch re-labels everything and touches neither what was
+typed nor what was run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import html
+from collections.abc import AsyncGenerator
+from functools import partial
+from typing import Any
+
+import gradio as gr
+
+from app import i18n, visit
+from app.controls import FIELDS, Controls, method_choices
+from app.form import read_form
+from app.session import Loading, Session
+from app.token_strip import TokenStrip
+from app.visit import Visit
+from engine.errors import PlaygroundError
+
+QUIET: dict[str, Any] = {"show_progress": "hidden", "queue": False, "api_visibility": "private"}
+STREAM: dict[str, Any] = {
+    "show_progress": "hidden",
+    "api_visibility": "private",
+    "concurrency_limit": None,
+}
+# All runs of all visitors share one slot; Gradio shows the place in the queue under the buttons.
+ENGINE: dict[str, Any] = {
+    "show_progress": "minimal",
+    "api_visibility": "private",
+    "concurrency_id": "engine",
+    "concurrency_limit": 1,
+}
+DARK = "() => { document.body.classList.toggle('dark') }"
+
+
+def build(session: Session, page: gr.Blocks) -> None:
+    """Lay out and wire the tab inside `page`, which is open."""
+    state = gr.State(Visit())
+    controls = Controls(session)
+    controls.header()
+    with gr.Row(elem_id="dl-main"):
+        with gr.Column(elem_id="dl-controls", scale=0, min_width=320):
+            controls.form()
+        with gr.Column(elem_id="dl-stage", scale=1, min_width=320):
+            empty = visit.message(visit.say("empty"))
+            strip = TokenStrip(empty, words=i18n.words(i18n.DEFAULT), elem_id="strip")
+    _wire(page, Handlers(session, controls), controls, state, strip)
+
+
+def _wire(
+    page: gr.Blocks, handlers: Handlers, controls: Controls, state: gr.State, strip: TokenStrip
+) -> None:
+    start = [controls.run.click, controls.prompt.submit]  # Shift+Enter in the prompt runs, too
+    armed = gr.on(start, handlers.arm, [state, *controls.values], strip, **QUIET)
+    armed.then(handlers.run, state, strip, show_progress_on=controls.queue, **ENGINE)
+    controls.stop.click(handlers.stop, state, strip, **QUIET)
+    controls.pair.input(handlers.change_pair, [state, controls.pair], controls.method, **QUIET)
+    controls.dark.click(None, js=DARK, **QUIET)
+    texts = [*controls.worded, strip, controls.model]
+    pair = controls.pair
+    controls.language.input(handlers.speak, [state, controls.language, pair], texts, **QUIET)
+    opened = page.load(handlers.open, [state, pair], [controls.language, *texts], **QUIET)
+    opened.then(handlers.replay, state, strip, **STREAM)
+    opened.then(handlers.watch_model, [state, pair], controls.model, **STREAM)
+
+
+class Handlers:
+    """What the page does on each event; one object for all visitors, so it keeps nothing."""
+
+    def __init__(self, session: Session, controls: Controls) -> None:
+        self.session = session
+        self.controls = controls
+
+    def arm(self, state: Visit, *values: Any) -> str:
+        """Check the form at once and make it the next run, or say what to mend."""
+        try:
+            form = read_form(**dict(zip(FIELDS, values, strict=True)))
+            self.session.check(form)
+        except PlaygroundError as error:
+            return visit.message(visit.say_error(error))
+        state.arm(form)
+        return visit.message(visit.say("waiting"))
+
+    async def run(self, state: Visit) -> AsyncGenerator[Any, None]:
+        """Run what was armed; without that, do nothing."""
+        async for message in visit.perform(self.session, state):
+            yield message
+
+    def stop(self, state: Visit) -> str:
+        """End the visitor's run, also one that still waits."""
+        state.arm(None)
+        return visit.message(visit.say("stopped"))
+
+    def change_pair(self, state: Visit, pair: str) -> Any:
+        """Offer the methods of another pair."""
+        methods = self.session.methods(pair)
+        choices = method_choices(partial(i18n.text, state.language), methods)
+        return gr.update(choices=choices, value=methods[0])
+
+    def speak(self, state: Visit, language: str, pair: str) -> list[Any]:
+        """Word everything in a language; the strip re-labels its finished run by itself."""
+        state.language = language
+        words = gr.update(words=dict(i18n.words(language)))
+        line = model_line(language, self.session.loading(pair))
+        return [*self.controls.wording(language), words, line]
+
+    def open(self, state: Visit, pair: str, request: gr.Request) -> list[Any]:
+        """Greet a new page in the language that its address or its browser asks for."""
+        wish = request.query_params.get("lang")
+        language = i18n.choose(wish, request.headers.get("accept-language"))
+        return [language, *self.speak(state, language, pair)]
+
+    async def replay(self, state: Visit) -> AsyncGenerator[Any, None]:
+        """Play the recorded run until the visitor does something."""
+        recording = self.session.recording()
+        if recording is None or state.ticket:
+            yield gr.skip()
+            return
+        async for message in visit.replay(recording, state):
+            yield message
+
+    async def watch_model(self, state: Visit, pair: str) -> AsyncGenerator[str, None]:
+        """Say how far loading is until the model is there."""
+        shown = None
+        while True:
+            loading = self.session.loading(pair)
+            line = model_line(state.language, loading)
+            if line != shown:
+                yield line
+                shown = line
+            if loading is not None and loading.pair is not None:
+                return
+            going = loading is not None and not loading.done.is_set()
+            await asyncio.sleep(0.5 if going else 2)
+
+
+def model_line(language: str, loading: Loading | None) -> str:
+    """Return what is loaded and how far, as escaped HTML."""
+    say = partial(i18n.text, language)
+    if loading is None:
+        state, line = "idle", say("model.idle")
+    elif loading.error is not None:
+        state, line = "error", i18n.error_text(language, loading.error)
+    elif loading.pair is not None:
+        state, line = "ready", say("model.ready")
+    else:
+        facts = visit.say_loading(loading)["facts"]
+        state, line = "loading", say("model.loading", **facts)
+    return f'<div class="dl-model {state}">{html.escape(line.strip())}</div>'

@@ -1,0 +1,181 @@
+"""One visitor's runs: a checked form becomes the messages that the token strip plays.
+
+Contract: `perform` and `replay` yield JSON strings; every message carries a run number and what to
+say about it as a code with facts, never as a sentence. A newer ticket ends the run that holds an
+older one, so Stop and a second Run need no flags. Baselines are remembered per work.
+
+Words: a *stage* is "baseline", "method" or "recording": whose tokens are on screen.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from typing import Any
+
+from app import pump
+from app.form import Form
+from app.run_view import RunView
+from app.session import Loading, Recording, Session, unexpected
+from engine.errors import PlaygroundError
+from engine.events import Drafted, Event, Prefilled, Settings, Verified
+from engine.metrics import Metrics, fold
+
+_runs = itertools.count(1)
+Status = dict[str, Any]
+
+
+@dataclass(slots=True)
+class Visit:
+    """What the server remembers of one open page."""
+
+    language: str = "en"
+    ticket: int = 0
+    waiting: Form | None = None
+    baselines: dict[tuple[str, str, Settings], Metrics] = field(default_factory=dict)
+
+    def arm(self, form: Form | None) -> None:
+        """Make `form` the next run; whatever runs now ends within a round."""
+        self.ticket += 1
+        self.waiting = form
+
+    def take(self) -> tuple[int, Form] | None:
+        """Return the ticket and form to run now, once."""
+        form, self.waiting = self.waiting, None
+        return None if form is None else (self.ticket, form)
+
+
+def message(status: Status, *, run: int | None = None, stage: str = "", **content: Any) -> str:
+    """Return one message; without `run` it changes only what the page says."""
+    body = {"n": next(_runs), "run": run, "stage": stage, "status": status, **content}
+    return json.dumps(body, ensure_ascii=False, separators=(",", ":"))
+
+
+def say(code: str, **facts: Any) -> Status:
+    """Return something to say."""
+    return {"code": code, "facts": facts}
+
+
+def say_error(error: PlaygroundError) -> Status:
+    """Return an error to say; the browser words it by its code."""
+    facts = {
+        name: fact if isinstance(fact, int | float) else str(fact)
+        for name, fact in error.facts.items()
+    }
+    return {"code": f"error.{error.code}", "facts": facts, "plain": str(error), "error": True}
+
+
+async def perform(session: Session, visit: Visit) -> AsyncGenerator[str, None]:
+    """Run the form that waits: load, measure the baseline where asked, then the method."""
+    job = visit.take()
+    if job is None:
+        return
+    ticket, form = job
+    try:
+        loading = session.start_loading(form.pair)
+        while not loading.done.is_set():
+            if visit.ticket != ticket:
+                yield message(say("stopped"))
+                return
+            yield message(say_loading(loading))
+            await asyncio.sleep(0.25)
+        if loading.error is not None:
+            raise loading.error
+        session.check(form)
+        for method in _plan(form, visit):
+            async with aclosing(_one_run(session, visit, ticket, form, method)) as messages:
+                async for text in messages:
+                    yield text
+            if visit.ticket != ticket:
+                return
+    except PlaygroundError as error:
+        yield message(say_error(error))
+    except Exception as error:  # whatever broke, the page says so and stays alive
+        yield message(say_error(unexpected(error)))
+
+
+async def replay(recording: Recording, visit: Visit) -> AsyncGenerator[str, None]:
+    """Play a recorded run at its own speed; a newer ticket ends it."""
+    run, ticket = next(_runs), visit.ticket
+    view = RunView(fold(recording.baseline) if recording.baseline else None)
+    debt = 0.0
+    for event in recording.events:
+        view.add(event)
+        debt += _seconds(event)
+        if debt >= pump.pace():
+            content = view.delta()
+            yield message(say("recording", method=content["method"]), **_on(run, content))
+            await asyncio.sleep(debt)
+            debt = 0.0
+        if visit.ticket != ticket:
+            return
+    content = view.snapshot()
+    yield message(say("recording.done", method=content["method"]), **_on(run, content))
+
+
+def say_loading(loading: Loading) -> Status:
+    """Return how far loading is."""
+    percent = "" if loading.fraction is None else f"{loading.fraction:.0%}"
+    return say("loading", stage=f"stage.{loading.stage}", percent=percent, detail=loading.detail)
+
+
+def _plan(form: Form, visit: Visit) -> list[str]:
+    wants_baseline = form.compare and form.method != "plain" and form.work not in visit.baselines
+    return ["plain", form.method] if wants_baseline else [form.method]
+
+
+def _on(run: int, content: dict[str, Any], stage: str = "recording") -> dict[str, Any]:
+    return {"run": run, "stage": stage, **content}
+
+
+async def _one_run(
+    session: Session, visit: Visit, ticket: int, form: Form, method: str
+) -> AsyncGenerator[str, None]:
+    """Yield deltas while one method runs, then the snapshot that closes it."""
+    run = next(_runs)
+    view = RunView(visit.baselines.get(form.work))
+    stage = "method" if method == form.method else "baseline"
+    status = say(f"running.{stage}", method=method)
+
+    def cancelled() -> bool:
+        return visit.ticket != ticket
+
+    source = pump.batches(lambda stop: session.events(form, method, stop), cancelled)
+    async with aclosing(source) as batches:
+        async for events in batches:
+            for event in events:
+                view.add(event)
+            yield message(status, **_on(run, view.delta(), stage))
+    metrics = view.metrics
+    if method == "plain" and metrics.finish_reason not in (None, "cancelled"):
+        visit.baselines[form.work] = metrics
+    # A stopped run, also one that never got the engine, closes as stopped.
+    reason = metrics.finish_reason or "cancelled"
+    over = stage == "method" or reason == "cancelled"
+    if over:
+        facts = {"method": method, "tokens": metrics.num_emitted, "seconds": _wall(metrics)}
+        status = say(f"finished.{reason}", **facts)
+    yield message(status, final=over, **_on(run, view.snapshot(), stage))
+
+
+def _wall(metrics: Metrics) -> float:
+    parts = (metrics.prefill_seconds, metrics.proposer_prefill_seconds, metrics.decode_seconds)
+    return round(sum(parts), 2)
+
+
+def _seconds(event: Event) -> float:
+    """Return how long the recorded engine took for an event, within what is watchable."""
+    match event:
+        case Prefilled():
+            return min(event.seconds, 1.0)
+        case Drafted():
+            return min(event.seconds or 0.0, 0.5)
+        case Verified():
+            seconds = event.round.seconds
+            return min(max(seconds.total - (seconds.draft or 0.0), 0.0), 0.5)
+        case _:
+            return 0.0

@@ -1,0 +1,434 @@
+// The token strip in the browser. Gradio runs this file as the body of a function that is given
+// `element`, `props` and `watch`. Contract: messages are those of app/visit.py; model text reaches
+// the page through textContent only; all sentences come from props.words.
+
+const $ = (name) => element.querySelector(".dl-" + name);
+const root = element.querySelector(".dl");
+const strip = $("text"), card = $("card");
+const NUMBERS = ["speed_up", "per_second", "rate", "length"];
+card.id = "dl-card-" + Math.random().toString(36).slice(2);
+let words = props.words;
+let now = null;            // the last message with a run in it
+let status = null;         // what the page says: {code, facts, plain, error}
+let rows = new Map();      // row index -> {node, key, cells}
+let pinned = null, shown = null, openFormula = null, lastN = -1;
+
+// --- words and numbers ---
+
+function word(key) { return words[key] ?? key; }
+
+function fill(template, facts) {
+  return template.replace(/\{(\w+)\}/g, (_, name) => {
+    const fact = facts[name];
+    return typeof fact === "number" ? number(fact, 2) : words["value." + fact] ?? fact ?? "";
+  });
+}
+
+function say(said) {
+  const template = words[said.code];
+  const known = template && [...template.matchAll(/\{(\w+)\}/g)].every((m) => m[1] in said.facts);
+  return known ? fill(template, said.facts).trim() : said.plain ?? said.code;
+}
+
+function number(value, digits) {
+  const options = { maximumFractionDigits: digits };
+  return new Intl.NumberFormat(words["language.tag"], options).format(value);
+}
+
+function fixed(value, digits) {
+  const options = { minimumFractionDigits: digits, maximumFractionDigits: digits };
+  return new Intl.NumberFormat(words["language.tag"], options).format(value);
+}
+
+function rate(value) { return fixed(value, value < 10 ? 1 : 0); }
+
+function visible(label) {
+  return label.replace(/ /g, "␣").replace(/\n/g, "⏎").replace(/\t/g, "⇥");
+}
+
+// In the text a space is a gap; only a ghost that would be invisible spells it out.
+function ghostText(label) {
+  return label.trim() === "" ? visible(label) : label.replace(/\n/g, "⏎").replace(/\t/g, "⇥");
+}
+
+function make(tag, className, text) {
+  const node = document.createElement(tag);
+  if (className) node.className = className;
+  if (text !== undefined) node.textContent = text;
+  return node;
+}
+
+// --- the numbers row ---
+
+function bigNumber(name, n) {
+  const none = { value: "—", unit: "", below: "" };
+  if (!n) return { ...none, below: name === "speed_up" ? word("number.not_measured") : "" };
+  const plain = n.plain_per_second;
+  switch (name) {
+    case "speed_up": {
+      if (n.is_baseline) return { ...none, below: word("number.is_baseline") };
+      const below = plain === null ? word("number.not_measured")
+        : fill(word("number.plain"), { rate: rate(plain) });
+      return n.speed_up === null ? { ...none, below }
+        : { value: fixed(n.speed_up, 2), unit: "×", below };
+    }
+    case "per_second":
+      return n.per_second === null ? none
+        : { value: rate(n.per_second), unit: word("unit.per_second"),
+            below: fill(word("number.decoded"), { tokens: n.decoded }) };
+    case "rate":
+      return n.rate === null ? { ...none, below: n.rounds ? word("number.no_draft") : "" }
+        : { value: fixed(100 * n.rate, 0), unit: "%",
+            below: fill(word("number.accepted"), { accepted: n.accepted, drafted: n.drafted }) };
+    default:
+      return n.length === null ? none
+        : { value: fixed(n.length, 2), unit: word("unit.tokens"),
+            below: word("number.mean_length") };
+  }
+}
+
+function counters(name, n) {
+  if (!n) return word("counters.none");
+  const own = n.per_second === null ? "—" : fixed(n.per_second, 2);
+  const facts = {
+    own, plain: n.plain_per_second === null ? "—" : fixed(n.plain_per_second, 2),
+    decoded: n.decoded, seconds: fixed(n.decode_seconds, 3),
+    prefill: fixed(n.prefill_seconds, 3), accepted: n.accepted, drafted: n.drafted,
+    rounds: n.rounds,
+  };
+  return fill(word("counters." + name), facts);
+}
+
+function drawNumbers() {
+  const n = now && now.numbers;
+  for (const name of NUMBERS) {
+    const tile = root.querySelector(`[data-number=${name}]`);
+    const { value, unit, below } = bigNumber(name, n);
+    tile.querySelector(".dl-value").textContent = value;
+    tile.querySelector(".dl-unit").textContent = unit;
+    tile.querySelector(".dl-below").textContent = below;
+    tile.querySelector(".dl-counters").textContent = counters(name, n);
+  }
+}
+
+function buildNumbers() {
+  $("numbers").replaceChildren(...NUMBERS.map((name) => {
+    const tile = make("div", "dl-number");
+    tile.dataset.number = name;
+    const big = make("div", "dl-big");
+    big.append(make("span", "dl-value"), make("span", "dl-unit"));
+    const label = make("div", "dl-label", word("number." + name));
+    const info = make("button", "dl-info", "i");
+    info.type = "button";
+    info.setAttribute("aria-label", fill(word("number.explain"), { name: word("number." + name) }));
+    info.setAttribute("aria-expanded", String(openFormula === name));
+    const formula = make("div", "dl-formula");
+    formula.hidden = openFormula !== name;
+    formula.append(make("p", "", word("formula." + name)), make("p", "dl-counters"));
+    info.onclick = () => {
+      openFormula = openFormula === name ? null : name;
+      for (const other of root.querySelectorAll(".dl-number")) {
+        const open = other.dataset.number === openFormula;
+        other.querySelector(".dl-formula").hidden = !open;
+        other.querySelector(".dl-info").setAttribute("aria-expanded", String(open));
+      }
+    };
+    label.append(info);
+    tile.append(label, big, make("div", "dl-below"), formula);
+    return tile;
+  }));
+}
+
+// --- the text ---
+
+function tokenNode(cell) {
+  const node = make("span", "tok f-" + cell.fate + (cell.ghost ? " ghost" : ""));
+  node.textContent = cell.ghost ? ghostText(cell.text) : cell.text;
+  if (node.textContent === "") node.classList.add("part");
+  node.tabIndex = -1;
+  node.cell = cell;
+  return node;
+}
+
+function putRow(row) {
+  const key = JSON.stringify(row.cells);
+  const old = rows.get(row.i);
+  if (old && old.key === key) return;
+  if (!row.cells.length) {
+    if (old) { old.node.remove(); rows.delete(row.i); }
+    return;
+  }
+  const node = make("span", "dl-row");
+  node.dataset.round = row.i;
+  for (const cell of row.cells) {
+    const token = tokenNode(cell);
+    token.round = row.i;
+    node.append(token);
+  }
+  if (old) {
+    const held = old.node.contains(document.activeElement);
+    const at = held ? [...old.node.children].indexOf(document.activeElement) : -1;
+    old.node.replaceWith(node);
+    if (held) (node.children[at] ?? node.firstChild).focus({ preventScroll: true });
+  } else {
+    const after = [...rows.keys()].filter((i) => i > row.i).sort((a, b) => a - b)[0];
+    strip.insertBefore(node, after === undefined ? null : rows.get(after).node);
+  }
+  rows.set(row.i, { node, key });
+}
+
+function drawRows(message) {
+  const follow = strip.scrollHeight - strip.scrollTop - strip.clientHeight < 40;
+  if (!now || now.run !== message.run) {
+    // On a phone the text lies below the controls; a run the visitor asked for comes into view.
+    const below = root.getBoundingClientRect().top > 0.6 * window.innerHeight;
+    if (below && message.stage !== "recording") root.scrollIntoView({ block: "start" });
+    strip.replaceChildren();
+    rows = new Map();
+    hideCard(true);
+  }
+  if (message.full) {
+    const kept = new Set(message.rows.map((row) => row.i));
+    for (const [i, row] of rows) if (!kept.has(i)) { row.node.remove(); rows.delete(i); }
+  }
+  for (const row of message.rows) putRow(row);
+  const first = strip.querySelector(".tok");
+  if (first && !strip.querySelector('.tok[tabindex="0"]')) first.tabIndex = 0;
+  if (follow) strip.scrollTop = strip.scrollHeight;
+}
+
+// --- the card of one token ---
+
+function line(list, name, value) {
+  if (value === undefined || value === null || value === "") return;
+  list.append(make("dt", "", word("card." + name)), make("dd", "", value));
+}
+
+function bars(name, choices) {
+  const box = make("div", "dl-bars");
+  box.append(make("div", "dl-bars-name", word("card." + name)));
+  for (const [label, prob] of choices) {
+    const bar = make("div", "dl-bar");
+    const fillNode = make("i");
+    fillNode.style.width = 100 * prob + "%";
+    bar.append(make("span", "", visible(label)), fillNode, make("b", "", fixed(100 * prob, 1) + " %"));
+    box.append(bar);
+  }
+  return box;
+}
+
+function showCard(token) {
+  const cell = token.cell, list = make("dl");
+  const digits = (x) => (x === undefined ? undefined : fixed(x, 3));
+  line(list, "id", String(cell.id));
+  line(list, "round", token.round < 0 ? word("card.prefill") : String(token.round + 1));
+  line(list, "position", cell.position && String(cell.position));
+  line(list, "at", cell.at && String(cell.at));
+  line(list, "p", digits(cell.p));
+  line(list, "q", digits(cell.q));
+  line(list, "accept", digits(cell.accept));
+  line(list, "u", digits(cell.u));
+  line(list, "entropy", cell.entropy === undefined ? undefined : digits(cell.entropy) + " nat");
+  line(list, "note", cell.note);
+  const title = make("div", "dl-card-title");
+  title.append(make("code", "", visible(cell.label)),
+    make("span", "dl-card-fate f-" + cell.fate, word("fate." + cell.fate)));
+  card.replaceChildren(title, make("p", "", word("fate." + cell.fate + ".why")), list);
+  if (cell.top) card.append(bars("top", cell.top));
+  if (cell.proposed) card.append(bars("proposed", cell.proposed));
+  if (cell.residual) card.append(bars("residual", cell.residual));
+  card.hidden = false;
+  card.classList.toggle("pinned", token === pinned);
+  shown = token;
+  place(token);
+}
+
+function place(token) {
+  const frame = root.getBoundingClientRect();
+  const at = token.getClientRects()[0] ?? token.getBoundingClientRect();
+  const left = Math.min(at.left - frame.left, frame.width - card.offsetWidth - 8);
+  const fitsBelow = at.bottom + card.offsetHeight + 12 < window.innerHeight;
+  const above = at.top - frame.top - card.offsetHeight - 6;
+  const below = at.bottom - frame.top + 6;
+  const top = fitsBelow || above < -frame.top ? below : above;
+  card.style.left = Math.max(0, left) + "px";
+  card.style.top = Math.min(top, window.innerHeight - frame.top - card.offsetHeight - 8) + "px";
+}
+
+function hideCard(unpin) {
+  if (unpin && pinned) { pinned.classList.remove("pin"); pinned = null; }
+  if (pinned) { showCard(pinned); return; }
+  card.hidden = true;
+  shown = null;
+}
+
+function pin(token) {
+  const again = pinned === token;
+  hideCard(true);
+  if (again) return;
+  pinned = token;
+  token.classList.add("pin");
+  showCard(token);
+}
+
+function step(token, by) {
+  const all = [...strip.querySelectorAll(".tok")].filter((t) => t.getClientRects().length);
+  const next = by === "home" ? all[0] : by === "end" ? all[all.length - 1]
+    : all[all.indexOf(token) + by];
+  if (next) next.focus();
+}
+
+strip.addEventListener("mouseover", (e) => {
+  const token = e.target.closest(".tok");
+  if (token && !pinned) showCard(token);
+});
+strip.addEventListener("mouseleave", () => hideCard(false));
+strip.addEventListener("focusin", (e) => {
+  const token = e.target.closest(".tok");
+  if (!token) return;
+  const old = strip.querySelector('.tok[tabindex="0"]');
+  if (old) old.tabIndex = -1;
+  token.tabIndex = 0;
+  token.setAttribute("role", "button");
+  token.setAttribute("aria-describedby", card.id);
+  if (!pinned) showCard(token);
+});
+strip.addEventListener("focusout", () => hideCard(false));
+strip.addEventListener("scroll", () => { if (shown && shown.isConnected) place(shown); });
+strip.addEventListener("click", (e) => {
+  const token = e.target.closest(".tok");
+  if (token) pin(token); else hideCard(true);
+});
+strip.addEventListener("keydown", (e) => {
+  const token = e.target.closest(".tok");
+  const steps = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1, Home: "home", End: "end" };
+  if (!token) return;
+  if (e.key in steps) step(token, steps[e.key]);
+  else if (e.key === "Enter" || e.key === " ") pin(token);
+  else if (e.key === "Escape") hideCard(true);
+  else return;
+  e.preventDefault();
+});
+
+// --- legend, buttons, footer ---
+
+function buildLegend() {
+  $("legend").replaceChildren(...props.fates.map((fate) => {
+    const item = make("li");
+    item.title = word("fate." + fate + ".why");
+    const sample = make("span", "tok f-" + fate, word("fate." + fate));
+    if (["rejected", "unjudged", "cut"].includes(fate)) sample.classList.add("ghost");
+    item.append(sample);
+    return item;
+  }));
+}
+
+function drawTools() {
+  const hidden = root.classList.contains("no-ghosts");
+  $("ghosts").textContent = word("tool.ghosts");
+  $("ghosts").setAttribute("aria-pressed", String(!hidden));
+  $("copy").textContent = word("tool.copy");
+}
+
+$("ghosts").onclick = () => { root.classList.toggle("no-ghosts"); drawTools(); };
+$("copy").onclick = async () => {
+  const done = await copyText(now ? now.text : "");
+  $("copy").textContent = word(done ? "tool.copied" : "tool.not_copied");
+  setTimeout(drawTools, 1500);
+};
+
+// Plain-http pages of a local network have no navigator.clipboard.
+async function copyText(text) {
+  try {
+    await navigator.clipboard.writeText(text);
+    return true;
+  } catch {
+    const area = make("textarea");
+    area.value = text;
+    area.style.position = "fixed";
+    area.style.opacity = "0";
+    root.append(area);
+    area.select();
+    const done = document.execCommand("copy");
+    area.remove();
+    $("copy").focus();
+    return done;
+  }
+}
+
+function drawFoot() {
+  const n = now && now.numbers;
+  const parts = [];
+  if (n && n.rounds) {
+    if (!n.is_baseline) {
+      const facts = { saved: n.saved, emitted: n.emitted, passes: n.passes };
+      parts.push(fill(word(n.saved === 1 ? "foot.saved.one" : "foot.saved"), facts));
+    }
+    parts.push(n.broken_books.length
+      ? fill(word("foot.books_broken"), { names: n.broken_books.join("; ") })
+      : word("foot.books"));
+  }
+  const where = (now && now.where) || {};
+  if (where.device) parts.push(say({ code: "foot.where", facts: where, plain: where.device }));
+  $("foot").replaceChildren(...parts.map((part) => make("span", "", part)));
+  $("foot").title = Object.entries(where).map((pair) => pair.join(": ")).join("\n");
+}
+
+function drawSaid() {
+  const recording = now && now.stage === "recording";
+  const stamp = $("stamp");
+  const baseline = now && now.stage === "baseline";
+  stamp.hidden = !recording && !baseline;
+  stamp.textContent = recording ? word("stamp.recording") : baseline ? word("stamp.baseline") : "";
+  const text = status ? say(status) : word("empty");
+  if ($("status").textContent !== text) $("status").textContent = text;
+  $("status").classList.toggle("error", !!(status && status.error));
+  const n = now && now.numbers;
+  const over = now && (now.final || status && status.code === "recording.done");
+  const slower = over && n && n.speed_up !== null && n.speed_up < 1;
+  $("verdict").hidden = !slower;
+  if (slower) {
+    const facts = { method: now.method, speed_up: fixed(n.speed_up, 2) };
+    $("verdict").textContent = fill(word("verdict.slower"), facts);
+  }
+  const prompt = now && now.prompt;
+  $("prompt").hidden = !prompt;
+  $("prompt").textContent = prompt ? word("strip.prompt") + " " + prompt : "";
+  root.classList.toggle("empty", !rows.size);
+}
+
+function drawWords() {
+  document.documentElement.lang = words["language.tag"];
+  strip.setAttribute("aria-label", word("strip.label"));
+  strip.dataset.empty = word("empty");
+  buildNumbers();
+  buildLegend();
+  drawTools();
+  drawNumbers();
+  drawFoot();
+  drawSaid();
+  if (shown) showCard(shown);
+}
+
+function take() {
+  if (!props.value) return;
+  const message = JSON.parse(props.value);
+  if (message.n === lastN) return;
+  lastN = message.n;
+  // A run (or recording) that goes on must not talk over an error the visitor has yet to read.
+  const goesOn = now && message.run === now.run;
+  if (!(goesOn && status && status.error)) status = message.status;
+  if (message.run !== null) {
+    drawRows(message);
+    now = message;
+  }
+  drawNumbers();
+  drawFoot();
+  drawSaid();
+}
+
+watch("value", take);
+watch("words", () => { words = props.words; drawWords(); });
+window.addEventListener("resize", () => { if (shown && shown.isConnected) place(shown); });
+drawWords();
+take();

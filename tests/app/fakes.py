@@ -1,0 +1,174 @@
+"""A toy engine of the runtime's shape: hand-made rounds, no model, any pace."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from engine.errors import PlaygroundError
+from engine.events import (
+    Choice,
+    Drafted,
+    Event,
+    Finished,
+    Prefilled,
+    Proposal,
+    Round,
+    Settings,
+    Started,
+    Timings,
+    Token,
+    Verdict,
+    Verified,
+)
+
+XSS = "<img src=x onerror=\"document.title='injected'\"><script>document.title='injected'</script>"
+STORY = (
+    "The sky is blue because air scatters short waves of light far more than long ones.\n\n"
+    "At sunset the light takes a longer way through the air, "
+    "and what is left of it is red. "
+    "```python\ndef second(numbers):\n    return sorted(set(numbers))[-2]\n```\n"
+    "That is all there is to it."
+)
+
+
+def tokens_of(text: str) -> list[Token]:
+    """Split a text into word-like tokens that join to it again."""
+    pieces, current = [], ""
+    for character in text:
+        if character in " \n" and current.strip():
+            pieces.append(current)
+            current = ""
+        current += character
+    pieces.append(current)
+    return [Token(1000 + i, piece) for i, piece in enumerate(pieces)]
+
+
+@dataclass
+class FakeProgress:
+    stage: str
+    fraction: float | None = None
+    detail: str = ""
+
+
+def timings(total: float, draft: float) -> Timings:
+    return Timings(
+        draft=draft, verify=total - draft - 0.0004, sampling=0.0001, rule=0.0001,
+        text=0.0001, bookkeeping=0.0001, total=total,
+    )  # fmt: skip
+
+
+def verdict(g: int, n: int, token: Token, source: str) -> Verdict:
+    p = tuple(0.9 - 0.1 * i for i in range(g))
+    top = tuple((Choice(token.id, token.text, 0.6), Choice(7, " else", 0.25)) for _ in range(g + 1))
+    return Verdict(
+        num_accepted=n, next_token=token, next_source=source, p=p,  # type: ignore[arg-type]
+        accept_prob=p, u=tuple(0.3 for _ in range(g)), overlap=p,
+        entropy=tuple(0.5 for _ in range(g + 1)), top2_gap=tuple(1.0 for _ in range(g + 1)),
+        top=top, residual_top=top[0] if source == "recovered" else (),
+    )  # fmt: skip
+
+
+@dataclass
+class FakePair:
+    """Runs a fixed text; every third proposal loses its second token."""
+
+    id: str = "smollm2"
+    methods: tuple[str, ...] = ("plain", "mtp", "draft", "lookup")
+    text: str = STORY
+    pause: float = 0.04
+    slow_method: str = "lookup"
+    alive: int = 0
+    most_alive: int = 0
+    ended: list[str] = field(default_factory=list)
+
+    def check(self, method: str, prompt: str, settings: Settings) -> None:
+        if len(prompt) > 5000:
+            raise PlaygroundError(
+                "prompt_too_long", "The prompt is too long.", "Shorten it.",
+                length=len(prompt) // 4, limit=1000,
+            )  # fmt: skip
+
+    def run(
+        self, method: str, prompt: str, settings: Settings, *, cancelled: Callable[[], bool]
+    ) -> Iterator[Event]:
+        self.alive += 1
+        self.most_alive = max(self.alive, self.most_alive)
+        try:
+            yield from self._run(method, prompt, settings, cancelled)
+        finally:
+            self.alive -= 1
+
+    def _run(
+        self, method: str, prompt: str, settings: Settings, cancelled: Callable[[], bool]
+    ) -> Iterator[Event]:
+        text = XSS + " " + self.text if "xss" in prompt else self.text
+        rest = tokens_of(text)[: settings.max_new_tokens]
+        yield Started(
+            method, self.id, "Toy target", method, settings, prompt, (1, 2, 3),
+            {"device": "cpu", "threads": "2", "dtype": "float32"},
+        )  # fmt: skip
+        first, out = rest.pop(0), []
+        out.append(first)
+        yield Prefilled(3, (first,), (first.text,), first.text, 0.02, 0.001, 0.9, 0.4)
+        index, reason = 0, "eos"
+        while rest:
+            if cancelled():
+                reason = "cancelled"
+                break
+            yield from self._round(index, method, settings.gamma, rest, out)
+            index += 1
+        self.ended.append(reason)
+        ids = tuple(token.id for token in out)
+        yield Finished(ids, "".join(token.text for token in out), "", 0, reason)  # type: ignore[arg-type]
+
+    def _round(
+        self, index: int, method: str, gamma: int, rest: list[Token], out: list[Token]
+    ) -> Iterator[Event]:
+        g = min(gamma, len(rest) - 1)
+        proposed = rest[:g]
+        lost = g > 1 and index % 3 == 1
+        if lost:
+            proposed = [proposed[0], Token(5, " of"), *proposed[2:]]
+        proposal = Proposal(
+            tuple(proposed), tuple(0.5 for _ in proposed),
+            tuple((Choice(t.id, t.text, 0.5), Choice(9, " or", 0.2)) for t in proposed),
+        )  # fmt: skip
+        draft = 0.001 * g
+        if g:
+            time.sleep(self.pause / 4)
+            yield Drafted(index, gamma, proposal, draft)
+        time.sleep(self.pause)
+        n = 1 if lost else g
+        taken = [rest.pop(0) for _ in range(n + 1)]
+        out += taken
+        source = "recovered" if lost else "bonus" if g else "target"
+        total = 0.04 + draft if method != self.slow_method else 0.2
+        yield Verified(
+            Round(
+                index, gamma, proposal, verdict(g, n, taken[-1], source), tuple(taken),
+                tuple(t.text for t in taken), "".join(t.text for t in taken),
+                timings(total, draft), 0, g + 1,
+            )
+        )  # fmt: skip
+
+
+@dataclass
+class FakeLoader:
+    """Loads at once, or when `gate` opens, or fails with `error`."""
+
+    pair: FakePair = field(default_factory=FakePair)
+    gate: threading.Event | None = None
+    error: Exception | None = None
+
+    def __call__(
+        self, pair_id: str, *, device: str | None, report: Callable[[FakeProgress], None]
+    ) -> FakePair:
+        report(FakeProgress("load", 0.4, "toy"))
+        if self.gate is not None:
+            self.gate.wait(30)
+        if self.error is not None:
+            raise self.error
+        return self.pair

@@ -1,0 +1,251 @@
+"""The page in a real browser, with a toy engine behind it."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+
+from tests.app.conftest import Site
+
+pytestmark = pytest.mark.browser
+
+
+def visit(page: Any, site: Site, query: str = "") -> None:
+    page.goto(site.url + query)
+    page.wait_for_selector("#strip .dl-number")
+
+
+def wait_said(page: Any, start: str) -> str:
+    """Wait until the status line starts with `start`; return it."""
+    page.wait_for_function(
+        "start => document.querySelector('#strip .dl-status').textContent.startsWith(start)",
+        arg=start,
+    )
+    return str(page.locator("#strip .dl-status").text_content())
+
+
+def value(page: Any, name: str) -> str:
+    return str(page.locator(f"#strip [data-number={name}] .dl-value").text_content())
+
+
+def run_to_the_end(page: Any) -> None:
+    page.click("#run")
+    wait_said(page, "First the baseline")
+    wait_said(page, "Finished")
+
+
+def test_the_page_opens_on_a_recording_and_run_replaces_it(page: Any, toy_site: Site) -> None:
+    visit(page, toy_site)
+    page.wait_for_selector("#strip .dl-stamp:visible")
+    assert page.locator("#strip .dl-stamp").text_content() == "recording"
+    run_to_the_end(page)
+    assert page.locator("#strip .dl-stamp").is_hidden()
+    assert float(value(page, "speed_up")) > 1
+    assert "plain:" in page.locator("#strip [data-number=speed_up] .dl-below").text_content()
+    assert "books ✓" in page.locator("#strip .dl-foot").text_content()
+    for fate in ("accepted", "rejected", "unjudged", "recovered", "bonus", "target"):
+        assert page.locator(f"#strip .dl-text .f-{fate}").count(), fate
+    shown = page.locator("#strip .dl-text .tok:not(.ghost)").all_text_contents()
+    assert "".join(shown) == toy_site.loader.pair.text
+
+
+def test_everything_fits_the_first_screen(page: Any, toy_site: Site) -> None:
+    visit(page, toy_site)
+    wait_said(page, "This run was recorded")
+    assert page.evaluate("document.documentElement.scrollHeight <= innerHeight")
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    for name in ("#run", "#stop", "#compare", "#strip .dl-foot", "#strip .dl-legend"):
+        box = page.locator(name).bounding_box()
+        assert box["y"] + box["height"] <= 640, name
+
+
+def test_a_phone_shows_all_of_it_without_scrolling_sideways(page: Any, toy_site: Site) -> None:
+    page.set_viewport_size({"width": 390, "height": 844})
+    visit(page, toy_site)
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+
+
+def test_the_legend_names_all_fates(page: Any, toy_site: Site) -> None:
+    visit(page, toy_site)
+    names = page.locator("#strip .dl-legend .tok").all_text_contents()
+    assert names == [
+        *("proposed", "accepted", "rejected", "unjudged"),
+        *("recovered", "bonus", "target", "cut"),
+    ]
+
+
+def test_model_text_stays_text(page: Any, toy_site: Site) -> None:
+    visit(page, toy_site)
+    page.fill("#prompt textarea", "xss please <b>bold</b>")
+    run_to_the_end(page)
+    assert page.title() == "Draftlight"
+    assert page.locator("#strip img, #strip script, #strip .dl-text b").count() == 0
+    assert "<script>" in page.locator("#strip .dl-text").text_content()
+
+
+def test_stop_ends_the_engine_and_says_so(page: Any, toy_site: Site) -> None:
+    visit(page, toy_site)
+    pair = toy_site.loader.pair
+    page.fill("#prompt textarea", "stop me")
+    page.click("#run")
+    wait_said(page, "First the baseline")
+    page.click("#stop")
+    wait_said(page, "Stopped")
+    page.wait_for_timeout(300)
+    assert pair.alive == 0
+    assert pair.ended[-1] == "cancelled"
+
+
+def test_closing_the_page_ends_the_engine(page: Any, toy_site: Site) -> None:
+    visit(page, toy_site)
+    pair = toy_site.loader.pair
+    page.fill("#prompt textarea", "leave me")
+    page.click("#run")
+    wait_said(page, "First the baseline")
+    page.goto("about:blank")
+    deadline = time.monotonic() + 3
+    while pair.alive and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert pair.alive == 0
+    assert pair.ended[-1] == "cancelled"
+
+
+def test_bad_input_is_answered_before_anything_runs(page: Any, toy_site: Site) -> None:
+    visit(page, toy_site)
+    num_ended = len(toy_site.loader.pair.ended)
+    page.fill("#prompt textarea", "")
+    page.click("#run")
+    wait_said(page, "The prompt is empty")
+    page.click("#preset-prose")
+    page.fill("#temperature input", "-3")
+    page.click("#run")
+    wait_said(page, "Temperature must be a number from 0 to 2")
+    page.fill("#temperature input", "0")
+    page.fill("#seed input", "")
+    page.click("#run")
+    wait_said(page, "Seed must be a whole number")
+    page.fill("#seed input", "0")
+    page.fill("#prompt textarea", "long " * 1200)
+    page.click("#run")
+    wait_said(page, "The prompt has 1,500 tokens")
+    assert len(toy_site.loader.pair.ended) == num_ended
+
+
+def test_a_language_switch_keeps_the_prompt_and_words_the_finished_run(
+    page: Any, toy_site: Site
+) -> None:
+    visit(page, toy_site)
+    page.fill("#prompt textarea", "my own words")
+    run_to_the_end(page)
+    page.locator("#language label", has_text="IT").click()
+    wait_said(page, "Finito")
+    assert page.locator("#run").text_content().strip() == "Esegui"
+    assert page.input_value("#prompt textarea") == "my own words"
+    assert "accettato" in page.locator("#strip .dl-legend").text_content()
+    assert page.locator("#strip .dl-text .f-bonus").count()
+    assert page.evaluate("document.documentElement.lang") == "it"
+
+
+def test_a_language_switch_during_a_run_does_not_disturb_it(page: Any, toy_site: Site) -> None:
+    visit(page, toy_site)
+    page.fill("#prompt textarea", "switch while running")
+    page.click("#run")
+    wait_said(page, "First the baseline")
+    page.locator("#language label", has_text="中文").click()
+    wait_said(page, "完成")
+    shown = page.locator("#strip .dl-text .tok:not(.ghost)").all_text_contents()
+    assert "".join(shown) == toy_site.loader.pair.text
+
+
+@pytest.mark.parametrize(("query", "label"), [("?lang=it", "Esegui"), ("?lang=zh", "运行")])
+def test_the_address_chooses_the_language(
+    page: Any, toy_site: Site, query: str, label: str
+) -> None:
+    visit(page, toy_site, query)
+    page.wait_for_selector(f"#run:has-text('{label}')")
+
+
+def test_a_token_opens_its_card_by_mouse_and_by_keyboard(page: Any, toy_site: Site) -> None:
+    visit(page, toy_site)
+    wait_said(page, "This run was recorded")
+    card = page.locator("#strip .dl-card")
+    page.locator("#strip .dl-text .f-accepted").first.hover()
+    assert "min(1, p/q)" in card.text_content()
+    page.locator("#strip .dl-text .tok[tabindex='0']").focus()
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("Enter")
+    assert card.is_visible()
+    assert "pinned" in card.get_attribute("class")
+    page.keyboard.press("Escape")
+    page.locator("#run").focus()
+    assert card.is_hidden()
+
+
+def test_one_switch_hides_the_lost_tokens(page: Any, toy_site: Site) -> None:
+    visit(page, toy_site)
+    wait_said(page, "This run was recorded")
+    page.click("#strip .dl-ghosts")
+    assert page.locator("#strip .dl-text .f-rejected").first.is_hidden()
+    page.click("#strip .dl-ghosts")
+    assert page.locator("#strip .dl-text .f-rejected").first.is_visible()
+
+
+def test_copy_works_without_a_clipboard_api(page: Any, toy_site: Site) -> None:
+    page.add_init_script("Object.defineProperty(navigator, 'clipboard', { value: undefined })")
+    page.add_init_script(
+        "document.addEventListener('copy', () => { window.copied = document.activeElement.value; })"
+    )
+    visit(page, toy_site)
+    wait_said(page, "This run was recorded")
+    page.click("#strip .dl-copy")
+    page.wait_for_function("window.copied !== undefined")
+    assert page.evaluate("window.copied") == toy_site.loader.pair.text
+
+
+def test_a_number_opens_its_formula(page: Any, toy_site: Site) -> None:
+    visit(page, toy_site)
+    wait_said(page, "This run was recorded")
+    page.locator("#strip [data-number=rate] .dl-info").click()
+    formula = page.locator("#strip [data-number=rate] .dl-formula")
+    assert formula.is_visible()
+    assert "÷" in formula.locator(".dl-counters").text_content()
+
+
+def test_a_slower_method_is_called_slower(page: Any, toy_site: Site) -> None:
+    visit(page, toy_site)
+    page.fill("#prompt textarea", "slow one")
+    page.locator("#method label", has_text="Lookup").click()
+    run_to_the_end(page)
+    page.wait_for_selector("#strip .dl-verdict:visible")
+    assert "slower than plain decoding" in page.locator("#strip .dl-verdict").text_content()
+
+
+def test_a_failed_load_is_explained_and_the_recording_still_plays(
+    page: Any, broken_site: Site
+) -> None:
+    visit(page, broken_site)
+    wait_said(page, "This run was recorded")
+    page.wait_for_selector("#model .error:has-text('could not be downloaded')")
+    page.click("#run")
+    said = wait_said(page, "SmolLM2 is not on this machine")
+    assert "pip install" in said
+
+
+def test_two_visitors_take_turns(page: Any, chromium: Any, toy_site: Site) -> None:
+    other = chromium.new_context(locale="en-GB").new_page()
+    try:
+        for visitor in (page, other):
+            visit(visitor, toy_site)
+            visitor.fill("#prompt textarea", "taking turns")
+        page.click("#run")
+        wait_said(page, "First the baseline")
+        other.click("#run")
+        wait_said(other, "Waiting")
+        other.wait_for_selector("#queue .progress-text:has-text('queue')")
+        wait_said(page, "Finished")
+        wait_said(other, "Finished")
+        assert toy_site.loader.pair.most_alive == 1
+    finally:
+        other.context.close()

@@ -1,0 +1,196 @@
+"""RunView: hand-made events become the right fates, texts and numbers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from app.run_view import RunView
+from engine.events import (
+    Drafted,
+    Event,
+    Finished,
+    Prefilled,
+    Proposal,
+    Round,
+    Settings,
+    Started,
+    Token,
+    Verified,
+)
+from engine.metrics import fold
+from tests.app.fakes import FakePair, timings, verdict
+
+A, B, C, D, E = (Token(i, label) for i, label in enumerate("abcde", start=1))
+
+
+def begin(method: str = "mtp") -> list[Event]:
+    return [
+        Started(method, "smollm2", "T", "P", Settings(), "prompt", (1, 2)),
+        Prefilled(2, (A,), ("a",), "a", 0.1, 0.0, p=0.9),
+    ]
+
+
+def verified(
+    proposed: tuple[Token, ...],
+    n: int,
+    token: Token,
+    source: str,
+    *,
+    index: int = 0,
+    keep: int | None = None,
+) -> Verified:
+    output = (*proposed[:n], token)[:keep]
+    return Verified(
+        Round(
+            index, 3, Proposal(proposed, tuple(0.5 for _ in proposed)),
+            verdict(len(proposed), n, token, source), output, tuple(t.text for t in output),
+            "".join(t.text for t in output), timings(0.1, 0.01), 0, len(proposed) + 1,
+        )
+    )  # fmt: skip
+
+
+def view_of(*events: Event) -> RunView:
+    view = RunView()
+    for event in events:
+        view.add(event)
+    return view
+
+
+def fates(view: RunView) -> list[list[tuple[str, str, bool]]]:
+    rows = view.snapshot()["rows"]
+    return [[(c["text"], c["fate"], c["ghost"]) for c in row["cells"]] for row in rows]
+
+
+def test_a_loss_shows_accepted_rejected_unjudged_then_recovered() -> None:
+    view = view_of(*begin(), verified((B, C, D), 1, E, "recovered"))
+    assert fates(view) == [
+        [("a", "target", False)],
+        [
+            ("b", "accepted", False),
+            ("c", "rejected", True),
+            ("d", "unjudged", True),
+            ("e", "recovered", False),
+        ],
+    ]
+
+
+def test_a_clean_sweep_ends_in_a_bonus() -> None:
+    view = view_of(*begin(), verified((B, C), 2, D, "bonus"))
+    assert [fate for _, fate, _ in fates(view)[1]] == ["accepted", "accepted", "bonus"]
+
+
+def test_without_a_proposal_the_token_is_the_targets() -> None:
+    assert fates(view_of(*begin(), verified((), 0, B, "target")))[1] == [("b", "target", False)]
+
+
+def test_a_proposal_is_pending_until_its_verdict_replaces_it() -> None:
+    view = view_of(*begin(), Drafted(0, 3, Proposal((B, C)), 0.01))
+    assert fates(view)[1] == [("b", "pending", True), ("c", "pending", True)]
+    view.add(verified((B, C), 0, D, "recovered"))
+    assert [fate for _, fate, _ in fates(view)[1]] == ["rejected", "unjudged", "recovered"]
+
+
+def test_tokens_past_the_end_are_cut_wherever_they_came_from() -> None:
+    view = view_of(*begin(), verified((B, C), 2, D, "bonus", keep=1))
+    assert fates(view)[1] == [("b", "accepted", False), ("c", "cut", True), ("d", "cut", True)]
+
+
+def test_hidden_tokens_are_recoloured_also_in_earlier_rounds() -> None:
+    view = view_of(
+        *begin(),
+        verified((B,), 1, C, "bonus"),
+        verified((), 0, D, "target", index=1),
+        Finished((1, 2, 3, 4), "ab", "", 2, "stop"),
+    )
+    assert fates(view)[1:] == [
+        [("b", "accepted", False), ("c", "cut", True)],
+        [("d", "cut", True)],
+    ]
+    assert view.text == "ab"
+
+
+def test_the_kept_part_of_a_half_hidden_token_stays_text() -> None:
+    wide = Token(9, "x.END")
+    view = view_of(
+        *begin(), verified((), 0, wide, "target"), Finished((1, 9), "ax.", "", 1, "stop")
+    )
+    assert fates(view)[1] == [("x.", "target", False), ("x.END", "cut", True)]
+
+
+def test_a_proposal_that_was_never_judged_vanishes_at_the_end() -> None:
+    view = view_of(
+        *begin(), Drafted(0, 3, Proposal((B,)), 0.01), Finished((1,), "a", "", 0, "cancelled")
+    )
+    assert fates(view) == [[("a", "target", False)], []]
+
+
+def test_a_delta_holds_only_the_rows_that_changed() -> None:
+    view = view_of(*begin())
+    assert [row["i"] for row in view.delta()["rows"]] == [-1]
+    view.add(verified((B,), 1, C, "bonus"))
+    assert [row["i"] for row in view.delta()["rows"]] == [0]
+    assert view.delta()["rows"] == []
+    assert [row["i"] for row in view.snapshot()["rows"]] == [-1, 0]
+
+
+def test_the_card_gets_its_numbers_and_no_u_where_none_was_used() -> None:
+    cells = view_of(*begin(), verified((B, C, D), 1, E, "recovered")).snapshot()["rows"][1]["cells"]
+    accepted, rejected, unjudged, recovered = cells
+    assert (accepted["p"], accepted["q"], accepted["u"], accepted["position"]) == (0.9, 0.5, 0.3, 1)
+    assert "u" in rejected
+    assert "u" not in unjudged
+    assert recovered["residual"]
+    assert (accepted["at"], recovered["at"]) == (2, 3)
+    assert "at" not in rejected
+
+
+def test_what_a_source_does_not_know_is_left_out() -> None:
+    done = verified((B,), 1, C, "bonus").round
+    bare: Any = Round(
+        0, 1, Proposal((B,)), type(done.verdict)(1, C, "bonus"), done.output, done.pieces, "",
+        done.seconds, 0, 2,
+    )  # fmt: skip
+    cell = view_of(*begin(), Verified(bare)).snapshot()["rows"][1]["cells"][0]
+    assert not {"p", "q", "u", "accept", "top"} & set(cell)
+
+
+def test_numbers_of_a_run_without_proposals_have_no_rate() -> None:
+    numbers = view_of(*begin("plain"), verified((), 0, B, "target")).numbers()
+    assert numbers["rate"] is None
+    assert numbers["length"] == 1
+    assert numbers["is_baseline"]
+    assert numbers["speed_up"] is None
+
+
+def test_all_rejected_is_a_rate_of_zero_and_a_length_of_one() -> None:
+    numbers = view_of(*begin(), verified((B, C), 0, D, "recovered")).numbers()
+    assert (numbers["rate"], numbers["length"]) == (0, 1)
+
+
+def test_the_speed_up_is_the_ratio_of_measured_speeds_or_nothing() -> None:
+    assert view_of(*begin(), verified((B, C), 2, D, "bonus")).speed_up is None
+    plain = fold([*begin("plain"), verified((), 0, B, "target")])
+    view = RunView(plain)
+    for event in (*begin(), verified((B, C), 2, D, "bonus")):
+        view.add(event)
+    assert view.speed_up == pytest.approx(3)
+
+
+def test_a_whole_toy_run_keeps_its_books_and_its_text() -> None:
+    pair = FakePair(pause=0)
+    view = view_of(*pair.run("mtp", "x", Settings(), cancelled=lambda: False))
+    shown = "".join(
+        cell["text"]
+        for row in view.snapshot()["rows"]
+        for cell in row["cells"]
+        if not cell["ghost"]
+    )
+    assert shown == view.text == pair.text
+    assert view.numbers()["broken_books"] == []
+
+
+def test_the_text_while_running_is_all_that_was_released() -> None:
+    view = view_of(*begin(), verified((B,), 1, C, "bonus"), verified((), 0, D, "target", index=1))
+    assert view.text == "abcd"

@@ -1,0 +1,200 @@
+"""A visit: what is run, in which order, and what a stop, an error or a recording does."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+import time
+from collections.abc import AsyncGenerator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app import pump, visit
+from app.session import Session
+from app.visit import Visit
+from engine.errors import PlaygroundError
+from tests.app.fakes import FakeLoader, FakePair
+from tests.app.test_form import read
+
+Messages = list[dict[str, Any]]
+
+
+def session_of(loader: FakeLoader, recording: Path = Path("nowhere")) -> Session:
+    return Session(loader, recording=recording)
+
+
+async def collect(stream: AsyncGenerator[str, None]) -> Messages:
+    return [json.loads(text) async for text in stream]
+
+
+def run(session: Session, state: Visit, **changes: Any) -> Messages:
+    state.arm(read(**changes))
+    return asyncio.run(collect(visit.perform(session, state)))
+
+
+def stages(messages: Messages) -> list[str]:
+    seen = [m["stage"] for m in messages if m["run"] is not None]
+    return list(dict.fromkeys(seen))
+
+
+def quick() -> FakeLoader:
+    return FakeLoader(FakePair(pause=0.001))
+
+
+def test_the_baseline_is_measured_first_and_only_once_per_work() -> None:
+    session, state = session_of(quick()), Visit()
+    first = run(session, state)
+    assert stages(first) == ["baseline", "method"]
+    assert first[-1]["final"]
+    assert first[-1]["numbers"]["speed_up"] > 1
+    assert stages(run(session, state, method="draft", gamma=2)) == ["method"]
+    assert stages(run(session, state, seed=3)) == ["baseline", "method"]
+
+
+def test_a_plain_run_serves_as_baseline_later() -> None:
+    session, state = session_of(quick()), Visit()
+    assert stages(run(session, state, method="plain")) == ["method"]
+    last = run(session, state)[-1]
+    assert stages([last]) == ["method"]
+    assert last["numbers"]["plain_per_second"] > 0
+
+
+def test_without_comparison_the_speed_up_is_not_measured() -> None:
+    last = run(session_of(quick()), Visit(), compare=False)[-1]
+    assert last["numbers"]["speed_up"] is None
+    assert last["numbers"]["plain_per_second"] is None
+
+
+def test_nothing_runs_without_being_armed() -> None:
+    assert asyncio.run(collect(visit.perform(session_of(quick()), Visit()))) == []
+
+
+def test_a_stop_ends_the_engine_within_a_round_and_leaves_no_baseline() -> None:
+    loader = FakeLoader(FakePair(pause=0.02))
+    session, state = session_of(loader), Visit()
+
+    async def stop_early() -> Messages:
+        state.arm(read())
+        messages = []
+        async for text in visit.perform(session, state):
+            messages.append(json.loads(text))
+            if len(messages) == 4:
+                state.arm(None)
+        return messages
+
+    messages = asyncio.run(stop_early())
+    assert messages[-1]["status"]["code"] == "finished.cancelled"
+    assert stages(messages) == ["baseline"]
+    assert loader.pair.ended == ["cancelled"]
+    assert state.baselines == {}
+
+
+def test_closing_the_stream_ends_the_engine() -> None:
+    loader = FakeLoader(FakePair(pause=0.02))
+    session, state = session_of(loader), Visit()
+
+    async def leave() -> None:
+        state.arm(read())
+        stream = visit.perform(session, state)
+        async for text in stream:
+            if json.loads(text)["run"] is not None:
+                break
+        await stream.aclose()
+
+    asyncio.run(leave())
+    deadline = time.monotonic() + 2
+    while loader.pair.alive and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert loader.pair.ended == ["cancelled"]
+
+
+def test_two_visitors_never_share_the_engine() -> None:
+    loader = quick()
+    session = session_of(loader)
+
+    async def both() -> None:
+        states = Visit(), Visit()
+        for state in states:
+            state.arm(read())
+        await asyncio.gather(*(collect(visit.perform(session, state)) for state in states))
+
+    asyncio.run(both())
+    assert loader.pair.most_alive == 1
+
+
+def test_loading_is_told_and_can_be_stopped() -> None:
+    gate = threading.Event()
+    session, state = session_of(FakeLoader(gate=gate)), Visit()
+
+    async def wait_and_stop() -> Messages:
+        state.arm(read())
+        messages = []
+        async for text in visit.perform(session, state):
+            messages.append(json.loads(text))
+            state.arm(None)
+        return messages
+
+    messages = asyncio.run(wait_and_stop())
+    gate.set()
+    assert [m["status"]["code"] for m in messages] == ["loading", "stopped"]
+
+
+def test_a_failed_load_is_told_with_its_remedy_and_tried_again_at_the_next_run() -> None:
+    error = PlaygroundError("target_missing", "Not here.", "Connect once.", model="M")
+    loader = quick()
+    loader.error = error
+    session, state = session_of(loader), Visit()
+    last = run(session, state)[-1]
+    assert last["status"]["code"] == "error.target_missing"
+    assert last["status"]["plain"] == "Not here. Connect once."
+    loader.error = None
+    assert run(session, state)[-1]["final"]
+
+
+def test_an_unforeseen_error_is_told_too() -> None:
+    loader = FakeLoader(error=OSError("disk on fire"))
+    last = run(session_of(loader), Visit())[-1]
+    assert last["status"]["code"] == "error.unexpected"
+    assert "disk on fire" in last["status"]["plain"]
+
+
+def test_an_over_long_prompt_is_refused_before_anything_runs() -> None:
+    session, state = session_of(quick()), Visit()
+    messages = run(session, state, prompt="x" * 6000)
+    assert messages[-1]["status"]["code"] == "error.prompt_too_long"
+    assert stages(messages) == []
+
+
+def test_an_unknown_method_is_refused() -> None:
+    with pytest.raises(PlaygroundError) as caught:
+        session_of(quick()).check(read(method="synthetic"))
+    assert caught.value.code == "unknown_method"
+
+
+def test_a_recording_plays_with_its_own_baseline(recording: Path) -> None:
+    session = session_of(quick(), recording)
+    found = session.recording()
+    assert found is not None
+    messages = asyncio.run(collect(visit.replay(found, Visit())))
+    assert stages(messages) == ["recording"]
+    assert messages[-1]["full"]
+    assert messages[-1]["numbers"]["speed_up"] > 1
+
+
+@pytest.mark.parametrize("content", [None, "", "{}\n", '{"draftlight_trace": 1}\n{"event": 3}\n'])
+def test_a_missing_or_broken_recording_is_no_recording(tmp_path: Path, content: str | None) -> None:
+    path = tmp_path / "trace.jsonl"
+    if content is not None:
+        path.write_text(content, encoding="utf-8")
+    assert session_of(quick(), path).recording() is None
+
+
+@pytest.mark.parametrize(("active", "hz"), [(0, 20), (1, 20), (12, 10), (1000, 4)])
+def test_the_pace_falls_with_the_number_of_streams(
+    active: int, hz: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pump, "_active", active)
+    assert 1 / pump.pace() == pytest.approx(hz)
