@@ -102,6 +102,8 @@ class RunView:
             "prompt": started.prompt if started else "",
             "where": dict(started.where) if started else {},
             "text": self.text,
+            # The most tokens an adaptive run may propose; 0 when the length is fixed.
+            "adaptive": started.settings.gamma if started and started.settings.adaptive else 0,
             "numbers": self.numbers(),
         }
 

@@ -368,6 +368,7 @@ function drawFoot() {
       ? fill(word("foot.books_broken"), { names: n.broken_books.join("; ") })
       : word("foot.books"));
   }
+  if (now && now.adaptive) parts.push(fill(word("foot.adaptive"), { gamma: now.adaptive }));
   const where = (now && now.where) || {};
   if (where.device) parts.push(say({ code: "foot.where", facts: where, plain: where.device }));
   $("foot").replaceChildren(...parts.map((part) => make("span", "", part)));
