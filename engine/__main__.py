@@ -35,7 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _generate(options: argparse.Namespace) -> int:
     """Print the text of one run; optionally its events and its statistics."""
     from engine.metrics import Metrics
-    from engine.runtime import check_settings, load_pair
+    from engine.runtime import check_request, load_pair
     from engine.trace import write
 
     settings = Settings(
@@ -52,7 +52,7 @@ def _generate(options: argparse.Namespace) -> int:
         raw=options.raw,
         alpha=options.alpha,
     )
-    check_settings(settings)  # before a minute of loading
+    check_request(options.prompt, settings)  # before a minute of loading
     pair = load_pair(options.pair, device=options.device, report=_report)
     pair.check(options.method, options.prompt, settings)
     metrics = Metrics()

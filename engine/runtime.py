@@ -72,12 +72,10 @@ class LoadedPair:
                 method=method,
                 known=known,
             )
-        if not prompt.strip():
-            raise PlaygroundError("empty_prompt", "The prompt is empty.", "Write something first.")
-        check_settings(settings)
+        check_request(prompt, settings)
         length = len(self.codec.encode(prompt, raw=settings.raw))
         if length == 0:
-            raise PlaygroundError("empty_prompt", "The prompt is empty.", "Write something first.")
+            raise _empty_prompt()
         if length >= self.target.max_length:
             raise PlaygroundError(
                 "prompt_too_long",
@@ -146,6 +144,17 @@ class LoadedPair:
 
     def _proposer_name(self, method: str) -> str:
         return {"draft": self.draft_name, "mtp": self.mtp_name}.get(method, "")
+
+
+def check_request(prompt: str, settings: Settings) -> None:
+    """Raise PlaygroundError for what can be refused before anything is loaded."""
+    if not prompt.strip():
+        raise _empty_prompt()
+    check_settings(settings)
+
+
+def _empty_prompt() -> PlaygroundError:
+    return PlaygroundError("empty_prompt", "The prompt is empty.", "Write something first.")
 
 
 def check_settings(settings: Settings) -> None:

@@ -1,0 +1,194 @@
+import dataclasses
+import math
+import threading
+
+import pytest
+
+from engine.catalog import load
+from engine.device import choose_device
+from engine.errors import PlaygroundError
+from engine.events import Settings, Started
+from engine.models.toy import ToyModel
+from engine.runtime import check_settings, describe_place, load_pair, warm_up
+from tests.engine.tiny import CPU, METHODS, finished, rounds, tiny_pair, toy_pair
+
+
+def code_of(call, *args, **options):
+    with pytest.raises(PlaygroundError) as caught:
+        call(*args, **options)
+    assert caught.value.remedy
+    assert caught.value.message in str(caught.value)
+    return caught.value.code
+
+
+BAD_SETTINGS = [
+    {"gamma": -1},
+    {"gamma": 9},
+    {"max_new_tokens": -1},
+    {"temperature": -0.1},
+    {"temperature": math.nan},
+    {"temperature": math.inf},
+    {"top_k": -1},
+    {"top_p": 0.0},
+    {"top_p": 1.1},
+    {"top_p": math.nan},
+    {"min_p": -0.1},
+    {"min_p": 1.1},
+    {"min_p": math.nan},
+    {"repetition_penalty": 0.0},
+    {"repetition_penalty": -1.0},
+    {"repetition_penalty": math.nan},
+    {"repetition_penalty": math.inf},
+    {"seed": -1},
+    {"seed": 2**63},
+    {"alpha": -0.1},
+    {"alpha": 1.1},
+    {"alpha": math.nan},
+    {"stop": ("",)},
+    {"stop": ("a", "")},
+]
+
+
+@pytest.mark.parametrize("wrong", BAD_SETTINGS, ids=str)
+def test_a_number_that_no_run_can_use_is_refused_by_name(wrong):
+    with pytest.raises(PlaygroundError) as caught:
+        check_settings(Settings(**wrong))
+    assert caught.value.code == "bad_setting"
+    (name,) = wrong
+    assert caught.value.facts["name"] == name
+
+
+@pytest.mark.parametrize(
+    "edge",
+    [
+        {},
+        {"gamma": 0},
+        {"gamma": 8},
+        {"max_new_tokens": 0},
+        {"temperature": 10.0},
+        {"top_p": 1.0, "temperature": 1.0},
+        {"top_p": 1e-9, "temperature": 1.0},
+        {"min_p": 1.0, "temperature": 1.0},
+        {"top_k": 1_000_000, "temperature": 1.0},
+        {"repetition_penalty": 1e-3},
+        {"repetition_penalty": 1e30, "temperature": 1.0},
+        {"temperature": 1e-300},
+        {"seed": 2**62},
+        {"alpha": 0.0},
+        {"stop": ("\n",)},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("method", ["draft", "synthetic"])
+def test_numbers_at_the_edge_run(method, edge):
+    chosen = Settings(**{"max_new_tokens": 6, **edge})
+    check_settings(chosen)
+    events = list(toy_pair().run(method, "abc", chosen))
+    assert len(finished(events).token_ids) == chosen.max_new_tokens
+
+
+def test_a_request_that_cannot_run_says_why():
+    pair = dataclasses.replace(toy_pair(), target=ToyModel(8, max_length=5))
+    assert code_of(pair.check, "nonsense", "abc", Settings()) == "unknown_method"
+    assert code_of(pair.check, "mtp", "abc", Settings()) == "unknown_method"
+    assert code_of(pair.check, "plain", " \n ", Settings()) == "empty_prompt"
+    assert code_of(pair.check, "plain", "???", Settings()) == "empty_prompt"
+    assert code_of(pair.check, "plain", "abc", Settings(gamma=99)) == "bad_setting"
+    assert code_of(pair.check, "plain", "abcab", Settings()) == "prompt_too_long"
+    pair.check("plain", "abca", Settings())
+
+
+def test_a_run_is_checked_before_its_first_event():
+    run = toy_pair().run("draft", "", Settings())
+    assert code_of(next, run) == "empty_prompt"
+
+
+def test_a_pair_offers_the_methods_it_has_models_for():
+    assert tiny_pair().methods == METHODS
+    assert toy_pair().methods == ("plain", "draft", "lookup", "synthetic")
+    assert dataclasses.replace(toy_pair(), draft=None).methods == ("plain", "lookup", "synthetic")
+    assert set(METHODS) == set(load().methods)
+
+
+def test_plain_never_proposes_whatever_gamma_says():
+    events = list(toy_pair().run("plain", "abc", Settings(gamma=5, adaptive=True)))
+    assert events[0].settings.gamma == 0
+    assert not any(done.proposal.tokens for done in rounds(events))
+
+
+def test_started_says_what_runs_where():
+    first = next(toy_pair().run("draft", "abc", Settings(seed=4)))
+    assert first == Started(
+        method="draft",
+        pair="toy",
+        target="toy",
+        proposer="noisy toy",
+        settings=Settings(seed=4),
+        prompt="abc",
+        prompt_ids=(0, 1, 2),
+        where={"device": "cpu"},
+    )
+
+
+def test_a_second_run_waits_for_the_first():
+    pair = toy_pair()
+    first = pair.run("plain", "abc", Settings())
+    next(first)
+    second_began = threading.Event()
+
+    def second():
+        for _ in pair.run("plain", "abc", Settings(max_new_tokens=2)):
+            second_began.set()
+
+    thread = threading.Thread(target=second)
+    thread.start()
+    assert not second_began.wait(0.1)
+    first.close()
+    assert second_began.wait(10)
+    thread.join()
+
+
+def test_a_run_that_fails_frees_the_pair():
+    pair = toy_pair()
+    expected = finished(list(pair.run("draft", "abc", Settings()))).token_ids
+    read, calls = pair.draft.read, []
+
+    def failing(*args, **options):
+        calls.append(1)
+        if len(calls) == 4:
+            raise MemoryError
+        return read(*args, **options)
+
+    pair.draft.read = failing
+    with pytest.raises(MemoryError):
+        list(pair.run("draft", "abc", Settings()))
+    pair.draft.read = read
+    assert finished(list(pair.run("draft", "abc", Settings()))).token_ids == expected
+
+
+def test_warming_up_runs_every_method():
+    pair, seen = toy_pair(), []
+    run = pair.run
+    pair.run = lambda method, prompt, chosen: seen.append(method) or run(method, prompt, chosen)
+    pair.codec.encode = lambda prompt, raw=False: [1, 2]
+    warm_up(pair)
+    assert seen == ["plain", "draft", "lookup"]
+
+
+def test_an_unknown_pair_is_refused_before_anything_is_loaded():
+    assert code_of(load_pair, "nonsense") == "unknown_pair"
+
+
+def test_a_device_that_is_not_there_is_refused():
+    assert code_of(choose_device, "abacus") == "no_device"
+    assert choose_device("cpu") == CPU
+    assert choose_device("auto") == choose_device(None)
+
+
+def test_the_place_is_described_for_whoever_reads_the_times():
+    import torch
+
+    place = describe_place(CPU, torch.float32, 2, packed=True)
+    assert place["device"] == "cpu"
+    assert (place["threads"], place["dtype"], place["linears"]) == ("2", "float32", "packed")
+    assert place["torch"] == torch.__version__
