@@ -18,6 +18,7 @@ from engine.training.data import Batch
 from engine.training.loop import soft_cross_entropy
 
 DEPTH_WEIGHTS = (1.0, 0.7, 0.5)
+DEPTH_SHARES = (1.0, 0.5, 0.5)  # of the positions whose cross-entropy is computed, per depth
 REGRESSION = 0.2
 
 
@@ -95,11 +96,14 @@ def loss_of(module: MTPModule, embedding: Tensor, vocab: Tensor, batch: Batch) -
     head = embedding[vocab]
     outputs = depth_outputs(module, embedding[batch.tokens], batch.hidden, len(DEPTH_WEIGHTS))
     total = torch.zeros(())
-    for depth, (out, weight) in enumerate(zip(outputs, DEPTH_WEIGHTS, strict=True), start=1):
+    levels = zip(outputs, DEPTH_WEIGHTS, DEPTH_SHARES, strict=True)
+    for depth, (out, weight, share) in enumerate(levels, start=1):
         truth = batch.hidden[:, depth:]
         alive = batch.mask[:, depth:]
         # Row i predicts the token after position i + depth; only replies count.
         wanted = alive & torch.nn.functional.pad(batch.answer[:, depth + 1 :], (0, 1))
+        if share < 1:  # the head is most of the cost, and more steps teach more than more rows
+            wanted = wanted & (torch.rand(wanted.shape, device=wanted.device) < share)
         gap = nn.functional.smooth_l1_loss(out[alive].float(), truth[alive], beta=0.5)
         cross = soft_cross_entropy(out[wanted] @ head.T, truth[wanted] @ head.T)
         total = total + weight * (cross + REGRESSION * gap)
