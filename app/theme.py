@@ -49,6 +49,12 @@ _GROUND = {  # name: (light, dark)
 }
 
 
+def colour(name: str, dark: bool) -> str:
+    """Return the colour of a fate or of the ground.  Raises KeyError for an unknown name."""
+    marks = {mark.fate: (mark.light, mark.dark) for mark in LEGEND if mark.light}
+    return {**_GROUND, **marks}[name][dark]
+
+
 def css() -> str:
     """Return the palette as CSS variables, followed by `assets/style.css`."""
     blocks = []
