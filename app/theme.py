@@ -51,8 +51,16 @@ _GROUND = {  # name: (light, dark)
 
 def colour(name: str, dark: bool) -> str:
     """Return the colour of a fate or of the ground.  Raises KeyError for an unknown name."""
-    marks = {mark.fate: (mark.light, mark.dark) for mark in LEGEND if mark.light}
-    return {**_GROUND, **marks}[name][dark]
+    return _palette()[name][dark]
+
+
+def colours(dark: bool) -> set[str]:
+    """Return every colour there is on one ground."""
+    return {pair[dark] for pair in _palette().values()}
+
+
+def _palette() -> dict[str, tuple[str, str]]:
+    return {**_GROUND, **{mark.fate: (mark.light, mark.dark) for mark in LEGEND if mark.light}}
 
 
 def css() -> str:
