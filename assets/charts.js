@@ -25,8 +25,7 @@ function loadPlotly() {
 
 // --- data ---
 
-function takePoints(message) {
-  const other = !now || now.run !== message.run;
+function takePoints(message, other) {
   if (message.full || other) points = [];
   points.push(...message.points);
   totals = message.totals;
@@ -73,6 +72,7 @@ function chartNote(name) {
   return null;
 }
 
+// Returns whether plotly had to draw: a note costs nothing and need not wait for its turn.
 function drawChart(name) {
   stale.delete(name);
   const node = chartNode(name), plot = node.querySelector(".dl-plot"), text = chartNote(name);
@@ -80,7 +80,7 @@ function drawChart(name) {
   note.hidden = text === null;
   note.textContent = text ?? "";
   plot.style.visibility = text === null ? "visible" : "hidden";
-  if (text !== null || !Plotly) return;
+  if (text !== null || !Plotly) return false;
   const dark = document.body.classList.contains("dark");
   const { traces, layout } = props.charts[dark ? "dark" : "light"][name];
   const data = chartData();
@@ -93,6 +93,7 @@ function drawChart(name) {
   };
   Plotly.react(plot, worded(shown), look, { displayModeBar: false, responsive: true });
   node.dataset.points = String(points.length);
+  return true;
 }
 
 function drawAllCharts() {
@@ -106,7 +107,7 @@ function drawSoon() {
   redraw = setTimeout(() => {
     redraw = null;
     if (!element.isConnected) return;
-    if (!document.hidden) drawChart(stale.values().next().value);
+    for (const name of document.hidden ? [] : [...stale]) if (drawChart(name)) break;
     drawSoon();
   }, REDRAW_MS);
 }

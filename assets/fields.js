@@ -40,8 +40,9 @@ function reveal(node) {
 }
 
 // The column of fields scrolls inside itself: what the accordion opens must come into view.
-document.querySelector("#more > button")?.addEventListener("click", () => {
-  setTimeout(() => document.getElementById("more").scrollIntoView({ block: "nearest" }), 60);
+document.addEventListener("click", (e) => {
+  if (!e.target.closest?.("#more > button")) return;
+  setTimeout(() => document.getElementById("more").scrollIntoView({ block: "nearest" }), 150);
 });
 
 function drawFields() {

@@ -279,9 +279,10 @@ function take() {
   const goesOn = now && message.run === now.run;
   if (!(goesOn && status && status.error)) status = message.status;
   if (message.run !== null) {
+    const other = !now || now.run !== message.run;
     drawRows(message);
-    takePoints(message);
     now = message;
+    takePoints(message, other);
   }
   drawNumbers();
   drawFoot();
