@@ -6,7 +6,8 @@ const CHARTS = ["speed_up", "acceptance", "latency"];
 const REDRAW_MS = 250;
 let Plotly = null, plotlyFailed = false;
 let points = [], totals = null;
-let stale = new Set(), redraw = null;
+let redraw = null, drawnDark = null;
+const stale = new Set();
 
 // --- loading plotly.js: once per page, and only from this server ---
 
@@ -59,6 +60,8 @@ function worded(value) {
 
 // --- drawing ---
 
+function isDark() { return document.body.classList.contains("dark"); }
+
 function chartNode(name) { return root.querySelector(`[data-chart=${name}]`); }
 
 // What stands in a chart's place while it has nothing to show; null when it has.
@@ -81,8 +84,8 @@ function drawChart(name) {
   note.textContent = text ?? "";
   plot.style.visibility = text === null ? "visible" : "hidden";
   if (text !== null || !Plotly) return false;
-  const dark = document.body.classList.contains("dark");
-  const { traces, layout } = props.charts[dark ? "dark" : "light"][name];
+  drawnDark = isDark();
+  const { traces, layout } = props.charts[drawnDark ? "dark" : "light"][name];
   const data = chartData();
   const shown = traces.map((trace) => filled(trace, data)).filter(Boolean);
   const look = {
@@ -106,8 +109,8 @@ function drawSoon() {
   if (redraw !== null || !stale.size) return;
   redraw = setTimeout(() => {
     redraw = null;
-    if (!element.isConnected) return;
-    for (const name of document.hidden ? [] : [...stale]) if (drawChart(name)) break;
+    if (!element.isConnected || document.hidden) return;  // what comes back is drawn again
+    for (const name of [...stale]) if (drawChart(name)) break;
     drawSoon();
   }, REDRAW_MS);
 }
@@ -149,5 +152,9 @@ function latencyKey() {
 loadPlotly().then((loaded) => { Plotly = loaded; }, () => { plotlyFailed = true; })
   .then(redrawCharts);
 document.addEventListener("visibilitychange", () => { if (!document.hidden) redrawCharts(); });
-new MutationObserver(redrawCharts).observe(document.body, { attributeFilter: ["class"] });
-window.addEventListener("resize", redrawCharts);
+new MutationObserver(() => { if (isDark() !== drawnDark) redrawCharts(); })
+  .observe(document.body, { attributeFilter: ["class"] });
+window.addEventListener("resize", () => {
+  CHARTS.forEach((name) => stale.add(name));
+  drawSoon();
+});

@@ -1,31 +1,33 @@
 // What is said at the controls themselves: an error under the field it is about, and the place in
 // the queue under the buttons. The sentences are those of the status line.
 
-let badField = null;       // {node, input, key}
-
-function field(name) { return name ? document.getElementById(name) : null; }
+let badField = null;       // {node, input, said}
+let answered = null;       // the error that the visitor has begun to mend
 
 function clearField() {
   if (!badField) return;
-  badField.node.classList.remove("dl-bad");
-  badField.node.querySelector(".dl-bad-why")?.remove();
-  badField.input?.removeAttribute("aria-invalid");
-  badField.input?.removeAttribute("aria-describedby");
+  const { node, input, mend } = badField;
+  node.classList.remove("dl-bad");
+  node.querySelector(".dl-bad-why")?.remove();
+  input?.removeAttribute("aria-invalid");
+  input?.removeAttribute("aria-describedby");
+  input?.removeEventListener("input", mend);
   badField = null;
 }
 
-function markField(node, text, key) {
-  const isNew = !badField || badField.key !== key;
+function markField(node, said) {
+  const isNew = badField?.said !== said;
   clearField();
-  const why = make("div", "dl-bad-why", text);
-  why.id = "dl-bad-why";
+  const why = make("div", "dl-bad-why", say(said));
   const input = node.querySelector("textarea, input");
+  const mend = () => { answered = said; clearField(); };
+  why.id = "dl-bad-why";
   node.classList.add("dl-bad");
   node.append(why);
   input?.setAttribute("aria-invalid", "true");
   input?.setAttribute("aria-describedby", why.id);
-  input?.addEventListener("input", clearField, { once: true });
-  badField = { node, input, key };
+  input?.addEventListener("input", mend);
+  badField = { node, input, said, mend };
   if (!isNew) return;
   reveal(node);
   setTimeout(() => {  // an accordion needs a moment to open
@@ -46,10 +48,10 @@ document.addEventListener("click", (e) => {
 });
 
 function drawFields() {
-  const node = status && status.error ? field(status.field) : null;
-  if (!node) clearField();
-  else markField(node, say(status), lastN);
-  const queued = status && status.code.startsWith("queued");
+  const bad = status && status.error && status.field && status !== answered;
+  const node = bad ? document.getElementById(status.field) : null;
+  if (node) markField(node, status); else clearField();
   const queue = document.querySelector("#queue .dl-queue");
+  const queued = status && status.code.startsWith("queued");
   if (queue) queue.textContent = queued ? say(status) : "";
 }

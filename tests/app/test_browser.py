@@ -145,6 +145,20 @@ def test_bad_input_is_answered_before_anything_runs(page: Any, toy_site: Site) -
     assert len(toy_site.loader.pair.ended) == num_ended
 
 
+def test_a_mended_field_stays_mended_while_the_recording_plays(page: Any, toy_site: Site) -> None:
+    visit(page, toy_site)
+    wait_said(page, "A run recorded earlier")
+    page.fill("#seed input", "-1")
+    page.click("#run")
+    page.wait_for_selector("#seed .dl-bad-why")
+    page.locator("#temperature input").focus()
+    page.wait_for_timeout(200)
+    assert page.evaluate("document.activeElement.closest('#temperature') !== null")
+    page.fill("#seed input", "1")
+    page.wait_for_timeout(200)
+    assert page.locator(".dl-bad").count() == 0
+
+
 def test_an_error_behind_the_accordion_opens_it(page: Any, toy_site: Site) -> None:
     visit(page, toy_site)
     page.click("#more > button")
