@@ -16,7 +16,8 @@ function loadPlotly() {
   window.dlPlotly ??= new Promise((done, failed) => {
     const script = document.createElement("script");
     const base = (window.gradio_config && window.gradio_config.root) || "";
-    script.src = base + "/gradio_api/file=" + props.charts.script;
+    const path = props.charts.script.split("/").map(encodeURIComponent).join("/");
+    script.src = base + "/gradio_api/file=" + path;
     script.onload = () => (window.Plotly ? done(window.Plotly) : failed(new Error("no Plotly")));
     script.onerror = failed;
     document.head.append(script);
@@ -94,6 +95,10 @@ function drawChart(name) {
     // A finger that wants to scroll the page must not zoom a chart instead.
     dragmode: window.matchMedia("(pointer: coarse)").matches ? false : "zoom",
   };
+  // On a small projector two axis titles share the width of a hand.
+  if (plot.clientWidth < 230) {
+    for (const axis of [look.xaxis, look.xaxis2]) if (axis) axis.title.font.size = 11;
+  }
   Plotly.react(plot, worded(shown), look, { displayModeBar: false, responsive: true });
   node.dataset.points = String(points.length);
   return true;

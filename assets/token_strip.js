@@ -238,7 +238,8 @@ function drawSaid() {
   const baseline = now && now.stage === "baseline";
   stamp.hidden = !recording && !baseline;
   stamp.textContent = recording ? word("stamp.recording") : baseline ? word("stamp.baseline") : "";
-  const text = status ? say(status) : word("empty");
+  // The empty panel says by itself that nothing has run.
+  const text = status && status.code !== "empty" ? say(status) : "";
   if ($("status").textContent !== text) $("status").textContent = text;
   $("status").classList.toggle("error", !!(status && status.error));
   const n = now && now.numbers;
