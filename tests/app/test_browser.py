@@ -145,17 +145,21 @@ def test_bad_input_is_answered_before_anything_runs(page: Any, toy_site: Site) -
     assert len(toy_site.loader.pair.ended) == num_ended
 
 
-def test_a_mended_field_stays_mended_while_the_recording_plays(page: Any, toy_site: Site) -> None:
+def test_a_field_is_marked_once_and_stays_mended_when_the_page_is_drawn_again(
+    page: Any, toy_site: Site
+) -> None:
     visit(page, toy_site)
-    wait_said(page, "A run recorded earlier")
     page.fill("#seed input", "-1")
     page.click("#run")
     page.wait_for_selector("#seed .dl-bad-why")
-    page.locator("#temperature input").focus()
     page.wait_for_timeout(200)
-    assert page.evaluate("document.activeElement.closest('#temperature') !== null")
+    page.locator("#language label", has_text="IT").click()
+    page.wait_for_selector("#seed .dl-bad-why:has-text('Il seme')")
+    page.wait_for_timeout(200)
+    assert page.evaluate("document.activeElement.closest('#language') !== null")
     page.fill("#seed input", "1")
-    page.wait_for_timeout(200)
+    page.locator("#language label", has_text="EN").click()
+    wait_said(page, "Seed must be")
     assert page.locator(".dl-bad").count() == 0
 
 
