@@ -159,6 +159,11 @@ function buildNumbers() {
   showFormula();
 }
 
-root.addEventListener("keydown", (e) => {
-  if (e.key === "Escape" && openFormula) { openFormula = null; showFormula(); }
+function closeFormula() {
+  if (openFormula) { openFormula = null; showFormula(); }
+}
+
+root.addEventListener("keydown", (e) => { if (e.key === "Escape") closeFormula(); });
+document.addEventListener("click", (e) => {
+  if (!e.target.closest?.(".dl-info, .dl-formula")) closeFormula();
 });
