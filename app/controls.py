@@ -20,13 +20,18 @@ from app.session import Session
 
 Say = Callable[[str], str]
 DEFAULT_PRESET = "code"
+NUMBERS = (("temperature", 0, 0.1), ("seed", 0, 1), ("max_new_tokens", 128, 16))
+MORE_NUMBERS = (
+    *(("top_k", 0, 10), ("top_p", 1, 0.05)),
+    *(("min_p", 0, 0.05), ("repetition_penalty", 1, 0.05)),
+)
+"""Name, value and step of the number fields; the second group lies in the accordion."""
+
 FIELDS = (
-    *("pair", "method", "prompt", "gamma", "adaptive"),
-    *("temperature", "seed", "max_new_tokens", "compare"),
+    *("pair", "method", "prompt", "gamma", "adaptive", "compare", "stop"),
+    *(name for name, _, _ in (*NUMBERS, *MORE_NUMBERS)),
 )
 """The arguments of `read_form`, in the order of `Controls.values`."""
-
-NUMBERS = (("temperature", 0, 0.1), ("seed", 0, 1), ("max_new_tokens", 128, 16))
 
 
 class Controls:
@@ -42,8 +47,8 @@ class Controls:
     def values(self) -> list[Any]:
         """The widgets that make a form."""
         return [
-            *(self.pair, self.method, self.prompt, self.gamma, self.adaptive),
-            *(self.temperature, self.seed, self.max_new_tokens, self.compare),
+            *(self.pair, self.method, self.prompt, self.gamma, self.adaptive, self.compare),
+            *(self.stop_texts, *self.numbers),
         ]
 
     @property
@@ -74,6 +79,15 @@ class Controls:
 
     def form(self) -> None:
         """Lay out the column of controls."""
+        # The fields scroll inside their column; Run and Stop never leave the screen.
+        with gr.Column(elem_id="dl-form"):
+            self._fields()
+        with gr.Row(elem_id="dl-actions"):
+            self.run = self._button("run", variant="primary")
+            self.stop = self._button("stop")
+        gr.HTML('<div class="dl-queue" role="status"></div>', elem_id="queue")
+
+    def _fields(self) -> None:
         pairs = [(_pair_name(self.session, name), name) for name in self.session.catalog.pairs]
         default = self.session.default_pair
         self.pair = self._field(gr.Dropdown, "pair", choices=pairs, value=default)
@@ -91,12 +105,9 @@ class Controls:
         )
         self._prompt()
         self._gamma()
-        self._numbers()
+        self.numbers = self._numbers("dl-fields", NUMBERS)
+        self._more()
         self.compare = self._field(gr.Checkbox, "compare", value=True)
-        with gr.Row(elem_id="dl-actions"):
-            self.run = self._button("run", variant="primary")
-            self.stop = self._button("stop")
-        self.queue = gr.HTML("", elem_id="queue")
 
     def _prompt(self) -> None:
         presets = self.session.catalog.presets
@@ -136,12 +147,27 @@ class Controls:
             )
             self.adaptive = self._field(gr.Checkbox, "adaptive", value=False)
 
-    def _numbers(self) -> None:
+    def _numbers(self, elem_id: str, numbers: tuple[tuple[str, float, float], ...]) -> list[Any]:
         # No minimum or maximum here: Gradio would answer in English before our own check does.
-        with gr.Row(elem_id="dl-fields"):
-            self.temperature, self.seed, self.max_new_tokens = (
+        with gr.Row(elem_id=elem_id, elem_classes="fields"):
+            return [
                 self._field(gr.Number, name, value=value, step=step, min_width=60)
-                for name, value, step in NUMBERS
+                for name, value, step in numbers
+            ]
+
+    def _more(self) -> None:
+        with self._add(
+            gr.Accordion, lambda say: {"label": say("label.more")}, open=False, elem_id="more"
+        ):
+            self.numbers += self._numbers("dl-more-fields", MORE_NUMBERS)
+            self.stop_texts = self._add(
+                gr.Textbox,
+                lambda say: {"label": say("label.stop"), "placeholder": say("stop.placeholder")},
+                value="",
+                lines=2,
+                max_lines=2,
+                elem_id="stop_texts",
+                interactive=True,
             )
 
     def _add(self, kind: Any, texts: Callable[[Say], dict[str, Any]], **options: Any) -> Any:

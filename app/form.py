@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from dataclasses import dataclass
+from typing import Any
 
 from engine.errors import PlaygroundError
 from engine.events import Settings
@@ -18,7 +19,13 @@ LIMITS: dict[str, tuple[float, float]] = {
     "temperature": (0, 2),
     "seed": (0, 2**31 - 1),
     "max_new_tokens": (1, 512),
+    "top_k": (0, 1000),
+    "top_p": (0.01, 1),
+    "min_p": (0, 1),
+    "repetition_penalty": (0.5, 2),
 }
+WHOLE = {"gamma", "seed", "max_new_tokens", "top_k"}
+MOST_STOPS, LONGEST_STOP = 8, 80
 MAX_PROMPT_CHARACTERS = 20_000
 """Beyond any context of ours; the exact limit, in tokens, is checked by the engine."""
 
@@ -45,49 +52,67 @@ def read_form(
     pair: str,
     method: str,
     prompt: str | None,
-    gamma: object,
     adaptive: bool,
-    temperature: object,
-    seed: object,
-    max_new_tokens: object,
     compare: bool,
+    stop: str | None = "",
+    **numbers: object,
 ) -> Form:
-    """Check raw values.  Raises PlaygroundError: empty_prompt, prompt_too_long, bad_number."""
-    if not (prompt or "").strip():
+    """Check raw values; `numbers` are those of `LIMITS`.
+
+    Raises PlaygroundError: empty_prompt, prompt_too_long_characters, bad_number, bad_whole_number,
+    bad_stop.
+    """
+    prompt = prompt or ""
+    if not prompt.strip():
         raise PlaygroundError(
             "empty_prompt", "The prompt is empty.", "Write one or choose a preset."
         )
-    if len(prompt or "") > MAX_PROMPT_CHARACTERS:
+    if len(prompt) > MAX_PROMPT_CHARACTERS:
         raise PlaygroundError(
             "prompt_too_long_characters",
-            f"The prompt has {len(prompt or '')} characters; {MAX_PROMPT_CHARACTERS} is the most.",
+            f"The prompt has {len(prompt)} characters; {MAX_PROMPT_CHARACTERS} is the most.",
             "Shorten it.",
-            characters=len(prompt or ""),
+            characters=len(prompt),
             limit=MAX_PROMPT_CHARACTERS,
         )
-    settings = Settings(
-        gamma=int(_number("gamma", gamma, whole=True)),
-        adaptive=bool(adaptive),
-        max_new_tokens=int(_number("max_new_tokens", max_new_tokens, whole=True)),
-        temperature=_number("temperature", temperature),
-        seed=int(_number("seed", seed, whole=True)),
-    )
-    return Form(pair, method, prompt or "", settings, bool(compare))
+    checked: dict[str, Any] = {name: _number(name, value) for name, value in numbers.items()}
+    settings = Settings(adaptive=bool(adaptive), stop=read_stops(stop or ""), **checked)
+    return Form(pair, method, prompt, settings, bool(compare))
 
 
-def _number(name: str, value: object, *, whole: bool = False) -> float:
+def read_stops(typed: str) -> tuple[str, ...]:
+    r"""Return the stop texts, one per line; `\n` and `\t` stand for a line break and a tab."""
+    lines = [line.replace(r"\n", "\n").replace(r"\t", "\t") for line in typed.splitlines()]
+    stops = tuple(dict.fromkeys(line for line in lines if line))
+    if len(stops) > MOST_STOPS or any(len(stop) > LONGEST_STOP for stop in stops):
+        raise PlaygroundError(
+            "bad_stop",
+            f"At most {MOST_STOPS} stop texts, each of at most {LONGEST_STOP} characters.",
+            "Change them and run again.",
+            most=MOST_STOPS,
+            length=LONGEST_STOP,
+        )
+    return stops
+
+
+def _number(name: str, value: object) -> float | int:
     low, high = LIMITS[name]
+    whole = name in WHOLE
     try:
         number = float(str(value))
     except ValueError:
         number = math.nan
     if low <= number <= high and (not whole or number == int(number)):  # False for NaN
-        return number
+        return int(number) if whole else number
     raise PlaygroundError(
         "bad_whole_number" if whole else "bad_number",
         f"{name} must be a {'whole ' if whole else ''}number from {low:g} to {high:.0f}.",
         "Change it and run again.",
         name=name,
-        low=f"{low:.0f}",
-        high=f"{high:.0f}",
+        low=_short(low),
+        high=_short(high),
     )
+
+
+def _short(number: float) -> str:
+    return f"{number:.2f}".rstrip("0").rstrip(".")

@@ -18,19 +18,18 @@ os.environ.setdefault("GRADIO_ANALYTICS_MAX_EVENTS", "500")
 
 import gradio as gr
 
-from app import theme
+from app import charts, theme
 from app.session import Session
 from app.tabs import playground
-
-MOST_WAITING = 40
-"""Runs that may wait for the engine, about two workshops' worth."""
 
 
 def build(session: Session | None = None) -> gr.Blocks:
     """Return the page; `session` may hold a toy loader."""
+    gr.set_static_paths([charts.script_path()])
     with gr.Blocks(title="Draftlight", fill_width=True, analytics_enabled=False) as demo:
         playground.build(session or Session(), demo)
-    demo.queue(max_size=MOST_WAITING, default_concurrency_limit=None)
+    # Runs stand in `app.line`, which words the place; Gradio's own queue lets everything through.
+    demo.queue(default_concurrency_limit=None)
     return demo
 
 

@@ -1,4 +1,4 @@
-"""RunView: folds a run's events into what the token strip shows.
+"""RunView: folds a run's events into what the token strip and the charts show.
 
 Contract: `add(event)` for every event in order; `delta()` returns only the rounds that changed
 since the last call, `snapshot()` all of them. Both are plain JSON values and depend on the events
@@ -11,13 +11,22 @@ round; the prefill's row has index -1.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, assert_never
 
-from engine.events import Choice, Drafted, Event, Finished, Prefilled, Round, Started, Verified
+from app.cells import (
+    Cell,
+    at,
+    fate_of,
+    judged,
+    new_cell,
+    pending_cells,
+    top_choices,
+    with_numbers,
+)
+from app.series import Row, Series, speed_up
+from engine.events import Drafted, Event, Finished, Prefilled, Round, Started, Verified
 from engine.metrics import Metrics
 
-Cell = dict[str, Any]
 PROMPT_ROW = -1
 
 
@@ -32,6 +41,8 @@ class RunView:
         self._rows: dict[int, list[Cell]] = {}
         self._dirty: set[int] = set()
         self._num_shown = 0
+        self.series = Series(self.plain_per_second)
+        self._num_sent = 0
 
     def add(self, event: Event) -> None:
         """Fold one event."""
@@ -43,10 +54,11 @@ class RunView:
                 self.text = event.text
                 self._put(PROMPT_ROW, self._first_cells(event))
             case Drafted():
-                self._put(event.index, _pending_cells(event))
+                self._put(event.index, pending_cells(event))
             case Verified():
                 self.text += event.round.text
                 self._put(event.round.index, self._round_cells(event.round))
+                self.series.add(self.metrics, event.round)
             case Finished():
                 self._finish(event)
             case _:
@@ -55,14 +67,13 @@ class RunView:
     def delta(self) -> dict[str, Any]:
         """Return the rows that changed since the last call, and the numbers."""
         rows = [self._row(index) for index in sorted(self._dirty)]
-        self._dirty.clear()
-        return {"full": False, "rows": rows, **self._head()}
+        points = self.series.rows[self._num_sent :]
+        return {"full": False, "rows": rows, **self._head(points)}
 
     def snapshot(self) -> dict[str, Any]:
         """Return everything; the browser may have missed any delta."""
-        self._dirty.clear()
         rows = [self._row(index) for index in sorted(self._rows)]
-        return {"full": True, "rows": rows, **self._head()}
+        return {"full": True, "rows": rows, **self._head(self.series.rows)}
 
     def numbers(self) -> dict[str, Any]:
         """Return the numbers row with the counters of its formulas; None is "not known"."""
@@ -70,11 +81,14 @@ class RunView:
         return {
             "speed_up": self.speed_up,
             "is_baseline": metrics.method == "plain",
-            "plain_per_second": self.baseline.tokens_per_second if self.baseline else None,
+            "plain_per_second": self.plain_per_second,
             "per_second": metrics.tokens_per_second,
             "decoded": metrics.num_emitted - metrics.num_prefill_tokens,
             "decode_seconds": metrics.decode_seconds,
-            "prefill_seconds": metrics.prefill_seconds + metrics.proposer_prefill_seconds,
+            "prefill_seconds": metrics.prefill_seconds,
+            "proposer_seconds": metrics.proposer_prefill_seconds,
+            # The first token is on screen once both have read the prompt.
+            "ttft": (metrics.prefill_seconds + metrics.proposer_prefill_seconds) or None,
             "rate": metrics.acceptance_rate,
             "drafted": metrics.num_drafted,
             "accepted": metrics.num_accepted,
@@ -87,15 +101,18 @@ class RunView:
         }
 
     @property
+    def plain_per_second(self) -> float | None:
+        """Tokens per second of the baseline, where it was measured."""
+        return self.baseline.tokens_per_second if self.baseline else None
+
+    @property
     def speed_up(self) -> float | None:
         """Tokens per second of this run over those of the baseline; None where either lacks."""
-        own = self.metrics.tokens_per_second
-        plain = self.baseline.tokens_per_second if self.baseline else None
-        if own is None or plain is None or self.metrics.method == "plain":
-            return None
-        return own / plain
+        return speed_up(self.metrics, self.plain_per_second)
 
-    def _head(self) -> dict[str, Any]:
+    def _head(self, points: list[Row]) -> dict[str, Any]:
+        self._dirty.clear()
+        self._num_sent = len(self.series.rows)
         started = self.started
         return {
             "method": started.method if started else "",
@@ -105,6 +122,8 @@ class RunView:
             # The most tokens an adaptive run may propose; 0 when the length is fixed.
             "adaptive": started.settings.gamma if started and started.settings.adaptive else 0,
             "numbers": self.numbers(),
+            "points": points,
+            "totals": self.series.totals(self.metrics),
         }
 
     def _row(self, index: int) -> dict[str, Any]:
@@ -118,8 +137,10 @@ class RunView:
         cells = []
         for token, piece in zip(event.output, event.pieces, strict=True):
             self._num_shown += 1
-            cell = _cell(token.id, token.text, "target", text=piece, at=self._num_shown)
-            cells.append(_with(cell, p=event.p, entropy=event.entropy, top=_top(event.top)))
+            cell = new_cell(token.id, token.text, "target", text=piece, at=self._num_shown)
+            cells.append(
+                with_numbers(cell, p=event.p, entropy=event.entropy, top=top_choices(event.top))
+            )
         return cells
 
     def _round_cells(self, done: Round) -> list[Cell]:
@@ -128,12 +149,12 @@ class RunView:
         cells = []
         for i, token in enumerate(done.proposal.tokens):
             taken = i < verdict.num_accepted and i < len(done.output)
-            fate = _fate(i, verdict.num_accepted, len(done.output))
-            cell = _cell(token.id, token.text, fate, text=done.pieces[i] if taken else None)
+            fate = fate_of(i, verdict.num_accepted, len(done.output))
+            cell = new_cell(token.id, token.text, fate, text=done.pieces[i] if taken else None)
             if taken:
                 self._num_shown += 1
                 cell["at"] = self._num_shown
-            cells.append(_with(cell, position=i + 1, **_judged(done, i)))
+            cells.append(with_numbers(cell, position=i + 1, **judged(done, i)))
         cells.append(self._next_cell(done))
         return cells
 
@@ -143,18 +164,18 @@ class RunView:
         taken = n < len(done.output)
         token = verdict.next_token
         fate = verdict.next_source if taken else "cut"
-        cell = _cell(token.id, token.text, fate, text=done.pieces[n] if taken else None)
+        cell = new_cell(token.id, token.text, fate, text=done.pieces[n] if taken else None)
         if taken:
             self._num_shown += 1
             cell["at"] = self._num_shown
         top = verdict.top[n] if n < len(verdict.top) else ()
         known = {choice.id: choice.prob for choice in top}
-        return _with(
+        return with_numbers(
             cell,
             p=known.get(token.id),
-            entropy=_at(verdict.entropy, n),
-            top=_top(top),
-            residual=_top(verdict.residual_top),
+            entropy=at(verdict.entropy, n),
+            top=top_choices(top),
+            residual=top_choices(verdict.residual_top),
         )
 
     def _finish(self, event: Finished) -> None:
@@ -189,68 +210,3 @@ class RunView:
             cells = self._rows[index]
             place = next(i for i, cell in enumerate(cells) if cell is first_hidden)
             cells.insert(place, {**before, "text": rest})
-
-
-def _pending_cells(event: Drafted) -> list[Cell]:
-    proposal = event.proposal
-    return [
-        _with(
-            _cell(token.id, token.text, "pending"),
-            position=i + 1,
-            q=_at(proposal.q, i),
-            proposed=_top(proposal.top[i] if i < len(proposal.top) else ()),
-            note=proposal.note or None,
-        )
-        for i, token in enumerate(proposal.tokens)
-    ]
-
-
-def _fate(i: int, num_accepted: int, num_output: int) -> str:
-    if i < num_accepted:
-        return "accepted" if i < num_output else "cut"
-    return "rejected" if i == num_accepted else "unjudged"
-
-
-def _judged(done: Round, i: int) -> dict[str, Any]:
-    """Return the card's numbers of a proposed token; u only where it decided something."""
-    verdict, proposal = done.verdict, done.proposal
-    return {
-        "p": _at(verdict.p, i),
-        "q": _at(proposal.q, i),
-        "accept": _at(verdict.accept_prob, i),
-        "u": _at(verdict.u, i) if i <= verdict.num_accepted else None,
-        "entropy": _at(verdict.entropy, i),
-        "top": _top(verdict.top[i] if i < len(verdict.top) else ()),
-        "proposed": _top(proposal.top[i] if i < len(proposal.top) else ()),
-        "note": proposal.note or None,
-    }
-
-
-def _cell(
-    token_id: int, label: str, fate: str, *, text: str | None = None, at: int | None = None
-) -> Cell:
-    cell: Cell = {
-        "id": token_id,
-        "label": label,
-        "fate": fate,
-        "ghost": text is None,
-        "text": label if text is None else text,
-    }
-    return cell if at is None else {**cell, "at": at}
-
-
-def _with(cell: Cell, **numbers: Any) -> Cell:
-    """Add what is known; five digits are plenty on screen and keep the messages small."""
-    for name, value in numbers.items():
-        if value is None or value == []:
-            continue
-        cell[name] = round(value, 5) if isinstance(value, float) else value
-    return cell
-
-
-def _at(values: Sequence[float] | None, i: int) -> float | None:
-    return values[i] if values is not None and i < len(values) else None
-
-
-def _top(choices: Sequence[Choice]) -> list[list[Any]]:
-    return [[choice.text, round(choice.prob, 5)] for choice in choices[:4]]

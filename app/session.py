@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Protocol
 
 from app.form import Form
+from app.line import Line
 from engine import catalog, trace
 from engine.errors import PlaygroundError
 from engine.events import Event, Measured, Settings, Started
@@ -105,6 +106,7 @@ class Session:
         recording: Path = RECORDING,
     ) -> None:
         self.catalog = catalog.load()
+        self.line = Line()
         self._load = load or _load_with_engine
         self._device = device
         self._recording = recording

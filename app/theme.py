@@ -49,6 +49,20 @@ _GROUND = {  # name: (light, dark)
 }
 
 
+def colour(name: str, dark: bool) -> str:
+    """Return the colour of a fate or of the ground.  Raises KeyError for an unknown name."""
+    return _palette()[name][dark]
+
+
+def colours(dark: bool) -> set[str]:
+    """Return every colour there is on one ground."""
+    return {pair[dark] for pair in _palette().values()}
+
+
+def _palette() -> dict[str, tuple[str, str]]:
+    return {**_GROUND, **{mark.fate: (mark.light, mark.dark) for mark in LEGEND if mark.light}}
+
+
 def css() -> str:
     """Return the palette as CSS variables, followed by `assets/style.css`."""
     blocks = []

@@ -19,6 +19,7 @@ from typing import Any
 
 from app import pump
 from app.form import Form
+from app.line import Ticket
 from app.run_view import RunView
 from app.session import Loading, Recording, Session, unexpected
 from engine.errors import PlaygroundError
@@ -26,7 +27,17 @@ from engine.events import Drafted, Event, Prefilled, Settings, Verified
 from engine.metrics import Metrics, fold
 
 _runs = itertools.count(1)
+_FIELD_OF = {
+    "empty_prompt": "prompt",
+    "prompt_too_long": "prompt",
+    "prompt_too_long_characters": "prompt",
+    "bad_stop": "stop_texts",
+    "unknown_method": "method",
+    "unknown_pair": "pair",
+}
 Status = dict[str, Any]
+WAIT_SECONDS = 0.1
+"""How often a waiting run looks whether it may go on."""
 
 
 @dataclass(slots=True)
@@ -36,12 +47,14 @@ class Visit:
     language: str = "en"
     ticket: int = 0
     waiting: Form | None = None
+    stopped: bool = False
     baselines: dict[tuple[str, str, Settings], Metrics] = field(default_factory=dict)
 
     def arm(self, form: Form | None) -> None:
         """Make `form` the next run; whatever runs now ends within a round."""
         self.ticket += 1
         self.waiting = form
+        self.stopped = form is None
 
     def take(self) -> tuple[int, Form] | None:
         """Return the ticket and form to run now, once."""
@@ -61,41 +74,74 @@ def say(code: str, **facts: Any) -> Status:
 
 
 def say_error(error: PlaygroundError) -> Status:
-    """Return an error to say; the browser words it by its code."""
+    """Return an error to say, and at which field; the browser words it by its code."""
     facts = {
         name: fact if isinstance(fact, int | float) else str(fact)
         for name, fact in error.facts.items()
     }
-    return {"code": f"error.{error.code}", "facts": facts, "plain": str(error), "error": True}
+    field_name = _FIELD_OF.get(error.code)
+    if error.code in ("bad_number", "bad_whole_number", "bad_setting"):
+        field_name = str(error.facts.get("name", ""))
+    return {
+        "code": f"error.{error.code}",
+        "facts": facts,
+        "plain": str(error),
+        "error": True,
+        "field": field_name,
+    }
 
 
 async def perform(session: Session, visit: Visit) -> AsyncGenerator[str, None]:
-    """Run the form that waits: load, measure the baseline where asked, then the method."""
+    """Run the form that waits: stand in line, load, measure the baseline where asked, then run."""
     job = visit.take()
     if job is None:
         return
     ticket, form = job
     try:
-        loading = session.start_loading(form.pair)
-        while not loading.done.is_set():
-            if visit.ticket != ticket:
-                yield message(say("stopped"))
-                return
-            yield message(say_loading(loading))
-            await asyncio.sleep(0.25)
-        if loading.error is not None:
-            raise loading.error
-        session.check(form)
-        for method in _plan(form, visit):
-            async with aclosing(_one_run(session, visit, ticket, form, method)) as messages:
+        place = session.line.join()
+        try:
+            async with aclosing(_wait(session, visit, ticket, form, place)) as messages:
                 async for text in messages:
                     yield text
             if visit.ticket != ticket:
+                if visit.stopped:  # else a newer run speaks
+                    yield message(say("stopped"))
                 return
+            session.check(form)
+            for method in _plan(form, visit):
+                async with aclosing(_one_run(session, visit, ticket, form, method)) as messages:
+                    async for text in messages:
+                        yield text
+                if visit.ticket != ticket:
+                    return
+        finally:
+            session.line.leave(place)
     except PlaygroundError as error:
         yield message(say_error(error))
     except Exception as error:  # whatever broke, the page says so and stays alive
         yield message(say_error(unexpected(error)))
+
+
+async def _wait(
+    session: Session, visit: Visit, ticket: int, form: Form, place: Ticket
+) -> AsyncGenerator[str, None]:
+    """Yield what is waited for, until the pair is loaded and nobody is ahead, or until a stop."""
+    loading = session.start_loading(form.pair)
+    said: Status | None = None
+    since = 0.0
+    while visit.ticket == ticket:
+        ahead = session.line.ahead(place)
+        if loading.error is not None:
+            raise loading.error
+        if loading.done.is_set() and not ahead:
+            return
+        now = say_place(ahead) if loading.done.is_set() else say_loading(loading)
+        # Said again now and then: a page that is gone is noticed only when something is sent.
+        if now != said or since >= 1:
+            yield message(now)
+            said, since = now, 0.0
+        await asyncio.sleep(WAIT_SECONDS)
+        since += WAIT_SECONDS
 
 
 async def replay(recording: Recording, visit: Visit) -> AsyncGenerator[str, None]:
@@ -121,6 +167,11 @@ def say_loading(loading: Loading) -> Status:
     """Return how far loading is."""
     percent = "" if loading.fraction is None else f"{loading.fraction:.0%}"
     return say("loading", stage=f"stage.{loading.stage}", percent=percent, detail=loading.detail)
+
+
+def say_place(ahead: int) -> Status:
+    """Return the place in line."""
+    return say("queued.one" if ahead == 1 else "queued", ahead=ahead)
 
 
 def _plan(form: Form, visit: Visit) -> list[str]:

@@ -1,143 +1,4 @@
-// The token strip in the browser. Gradio runs this file as the body of a function that is given
-// `element`, `props` and `watch`. Contract: messages are those of app/visit.py; model text reaches
-// the page through textContent only; all sentences come from props.words.
-
-const $ = (name) => element.querySelector(".dl-" + name);
-const root = element.querySelector(".dl");
-const strip = $("text"), card = $("card");
-const NUMBERS = ["speed_up", "per_second", "rate", "length"];
-card.id = "dl-card-" + Math.random().toString(36).slice(2);
-let words = props.words;
-let now = null;            // the last message with a run in it
-let status = null;         // what the page says: {code, facts, plain, error}
-let rows = new Map();      // row index -> {node, key, cells}
-let pinned = null, shown = null, openFormula = null, lastN = -1;
-
-// --- words and numbers ---
-
-function word(key) { return words[key] ?? key; }
-
-function fill(template, facts) {
-  return template.replace(/\{(\w+)\}/g, (_, name) => {
-    const fact = facts[name];
-    return typeof fact === "number" ? number(fact, 2) : words["value." + fact] ?? fact ?? "";
-  });
-}
-
-function say(said) {
-  const template = words[said.code];
-  const known = template && [...template.matchAll(/\{(\w+)\}/g)].every((m) => m[1] in said.facts);
-  return known ? fill(template, said.facts).trim() : said.plain ?? said.code;
-}
-
-function number(value, digits) {
-  const options = { maximumFractionDigits: digits };
-  return new Intl.NumberFormat(words["language.tag"], options).format(value);
-}
-
-function fixed(value, digits) {
-  const options = { minimumFractionDigits: digits, maximumFractionDigits: digits };
-  return new Intl.NumberFormat(words["language.tag"], options).format(value);
-}
-
-function rate(value) { return fixed(value, value < 10 ? 1 : 0); }
-
-function visible(label) {
-  return label.replace(/ /g, "␣").replace(/\n/g, "⏎").replace(/\t/g, "⇥");
-}
-
-// In the text a space is a gap; only a ghost that would be invisible spells it out.
-function ghostText(label) {
-  return label.trim() === "" ? visible(label) : label.replace(/\n/g, "⏎").replace(/\t/g, "⇥");
-}
-
-function make(tag, className, text) {
-  const node = document.createElement(tag);
-  if (className) node.className = className;
-  if (text !== undefined) node.textContent = text;
-  return node;
-}
-
-// --- the numbers row ---
-
-function bigNumber(name, n) {
-  const none = { value: "—", unit: "", below: "" };
-  if (!n) return { ...none, below: name === "speed_up" ? word("number.not_measured") : "" };
-  const plain = n.plain_per_second;
-  switch (name) {
-    case "speed_up": {
-      if (n.is_baseline) return { ...none, below: word("number.is_baseline") };
-      const below = plain === null ? word("number.not_measured")
-        : fill(word("number.plain"), { rate: rate(plain) });
-      return n.speed_up === null ? { ...none, below }
-        : { value: fixed(n.speed_up, 2), unit: "×", below };
-    }
-    case "per_second":
-      return n.per_second === null ? none
-        : { value: rate(n.per_second), unit: word("unit.per_second"),
-            below: fill(word("number.decoded"), { tokens: n.decoded }) };
-    case "rate":
-      return n.rate === null ? { ...none, below: n.rounds ? word("number.no_draft") : "" }
-        : { value: fixed(100 * n.rate, 0), unit: "%",
-            below: fill(word("number.accepted"), { accepted: n.accepted, drafted: n.drafted }) };
-    default:
-      return n.length === null ? none
-        : { value: fixed(n.length, 2), unit: word("unit.tokens"),
-            below: word("number.mean_length") };
-  }
-}
-
-function counters(name, n) {
-  if (!n) return word("counters.none");
-  const own = n.per_second === null ? "—" : fixed(n.per_second, 2);
-  const facts = {
-    own, plain: n.plain_per_second === null ? "—" : fixed(n.plain_per_second, 2),
-    decoded: n.decoded, seconds: fixed(n.decode_seconds, 3),
-    prefill: fixed(n.prefill_seconds, 3), accepted: n.accepted, drafted: n.drafted,
-    rounds: n.rounds,
-  };
-  return fill(word("counters." + name), facts);
-}
-
-function drawNumbers() {
-  const n = now && now.numbers;
-  for (const name of NUMBERS) {
-    const tile = root.querySelector(`[data-number=${name}]`);
-    const { value, unit, below } = bigNumber(name, n);
-    tile.querySelector(".dl-value").textContent = value;
-    tile.querySelector(".dl-unit").textContent = unit;
-    tile.querySelector(".dl-below").textContent = below;
-    tile.querySelector(".dl-counters").textContent = counters(name, n);
-  }
-}
-
-function buildNumbers() {
-  $("numbers").replaceChildren(...NUMBERS.map((name) => {
-    const tile = make("div", "dl-number");
-    tile.dataset.number = name;
-    const big = make("div", "dl-big");
-    big.append(make("span", "dl-value"), make("span", "dl-unit"));
-    const label = make("div", "dl-label", word("number." + name));
-    const info = make("button", "dl-info", "i");
-    info.type = "button";
-    info.setAttribute("aria-label", fill(word("number.explain"), { name: word("number." + name) }));
-    info.setAttribute("aria-expanded", String(openFormula === name));
-    const formula = make("div", "dl-formula");
-    formula.hidden = openFormula !== name;
-    formula.append(make("p", "", word("formula." + name)), make("p", "dl-counters"));
-    info.onclick = () => {
-      openFormula = openFormula === name ? null : name;
-      for (const other of root.querySelectorAll(".dl-number")) {
-        const open = other.dataset.number === openFormula;
-        other.querySelector(".dl-formula").hidden = !open;
-        other.querySelector(".dl-info").setAttribute("aria-expanded", String(open));
-      }
-    };
-    label.append(info);
-    tile.append(label, big, make("div", "dl-below"), formula);
-    return tile;
-  }));
-}
+// The token strip: coloured text, its card, legend and footer, and what each message changes.
 
 // --- the text ---
 
@@ -360,10 +221,6 @@ function drawFoot() {
   const n = now && now.numbers;
   const parts = [];
   if (n && n.rounds) {
-    if (!n.is_baseline) {
-      const facts = { saved: n.saved, emitted: n.emitted, passes: n.passes };
-      parts.push(fill(word(n.saved === 1 ? "foot.saved.one" : "foot.saved"), facts));
-    }
     parts.push(n.broken_books.length
       ? fill(word("foot.books_broken"), { names: n.broken_books.join("; ") })
       : word("foot.books"));
@@ -381,7 +238,8 @@ function drawSaid() {
   const baseline = now && now.stage === "baseline";
   stamp.hidden = !recording && !baseline;
   stamp.textContent = recording ? word("stamp.recording") : baseline ? word("stamp.baseline") : "";
-  const text = status ? say(status) : word("empty");
+  // The empty panel says by itself that nothing has run.
+  const text = status && status.code !== "empty" ? say(status) : "";
   if ($("status").textContent !== text) $("status").textContent = text;
   $("status").classList.toggle("error", !!(status && status.error));
   const n = now && now.numbers;
@@ -396,6 +254,7 @@ function drawSaid() {
   $("prompt").hidden = !prompt;
   $("prompt").textContent = prompt ? word("strip.prompt") + " " + prompt : "";
   root.classList.toggle("empty", !rows.size);
+  drawFields();
 }
 
 function drawWords() {
@@ -403,6 +262,7 @@ function drawWords() {
   strip.setAttribute("aria-label", word("strip.label"));
   strip.dataset.empty = word("empty");
   buildNumbers();
+  buildCharts();
   buildLegend();
   drawTools();
   drawNumbers();
@@ -420,8 +280,10 @@ function take() {
   const goesOn = now && message.run === now.run;
   if (!(goesOn && status && status.error)) status = message.status;
   if (message.run !== null) {
+    const other = !now || now.run !== message.run;
     drawRows(message);
     now = message;
+    takePoints(message, other);
   }
   drawNumbers();
   drawFoot();

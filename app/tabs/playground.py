@@ -29,13 +29,6 @@ STREAM: dict[str, Any] = {
     "api_visibility": "private",
     "concurrency_limit": None,
 }
-# All runs of all visitors share one slot; Gradio shows the place in the queue under the buttons.
-ENGINE: dict[str, Any] = {
-    "show_progress": "minimal",
-    "api_visibility": "private",
-    "concurrency_id": "engine",
-    "concurrency_limit": 1,
-}
 DARK = "() => { document.body.classList.toggle('dark') }"
 
 
@@ -58,7 +51,7 @@ def _wire(
 ) -> None:
     start = [controls.run.click, controls.prompt.submit]  # Shift+Enter in the prompt runs, too
     armed = gr.on(start, handlers.arm, [state, *controls.values], strip, **QUIET)
-    armed.then(handlers.run, state, strip, show_progress_on=controls.queue, **ENGINE)
+    armed.then(handlers.run, state, strip, **STREAM)
     controls.stop.click(handlers.stop, state, strip, **QUIET)
     controls.pair.input(handlers.change_pair, [state, controls.pair], controls.method, **QUIET)
     controls.dark.click(None, js=DARK, **QUIET)

@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 from engine.errors import PlaygroundError
 from engine.events import (
@@ -23,6 +24,7 @@ from engine.events import (
     Verdict,
     Verified,
 )
+from engine.text import Transcript
 
 XSS = "<img src=x onerror=\"document.title='injected'\"><script>document.title='injected'</script>"
 STORY = (
@@ -44,6 +46,23 @@ def tokens_of(text: str) -> list[Token]:
         current += character
     pieces.append(current)
     return [Token(1000 + i, piece) for i, piece in enumerate(pieces)]
+
+
+@dataclass
+class ToyCodec:
+    """A codec of whole words; `engine.text.Transcript` needs no more of one."""
+
+    texts: dict[int, str]
+    eos_ids: frozenset[int] = frozenset()
+
+    def pieces(self) -> ToyCodec:
+        return self
+
+    def add(self, token_id: int) -> str:
+        return self.texts[token_id]
+
+    def flush(self) -> str:
+        return ""
 
 
 @dataclass
@@ -105,29 +124,33 @@ class FakePair:
         self, method: str, prompt: str, settings: Settings, cancelled: Callable[[], bool]
     ) -> Iterator[Event]:
         text = XSS + " " + self.text if "xss" in prompt else self.text
-        rest = tokens_of(text)[: settings.max_new_tokens]
+        rest = tokens_of(text)
+        codec: Any = ToyCodec({token.id: token.text for token in rest})
+        out = Transcript(codec, settings.max_new_tokens, settings.stop)
         yield Started(
             method, self.id, "Toy target", method, settings, prompt, (1, 2, 3),
             {"device": "cpu", "threads": "2", "dtype": "float32"},
         )  # fmt: skip
-        first, out = rest.pop(0), []
-        out.append(first)
-        yield Prefilled(3, (first,), (first.text,), first.text, 0.02, 0.001, 0.9, 0.4)
-        index, reason = 0, "eos"
-        while rest:
+        first = rest.pop(0)
+        _, pieces, released = out.take([first.id])
+        yield Prefilled(3, (first,), tuple(pieces), released, 0.02, 0.001, 0.9, 0.4)
+        index = 0
+        while rest and not out.reason:
             if cancelled():
-                reason = "cancelled"
+                out.end("cancelled")
                 break
             yield from self._round(index, method, settings.gamma, rest, out)
             index += 1
+        out.end("eos")
+        tail = out.finish()
+        reason = out.reason or "eos"
         self.ended.append(reason)
-        ids = tuple(token.id for token in out)
-        yield Finished(ids, "".join(token.text for token in out), "", 0, reason)  # type: ignore[arg-type]
+        yield Finished(tuple(out.token_ids), out.text, tail, out.num_hidden, reason)
 
     def _round(
-        self, index: int, method: str, gamma: int, rest: list[Token], out: list[Token]
+        self, index: int, method: str, gamma: int, rest: list[Token], out: Transcript
     ) -> Iterator[Event]:
-        g = min(gamma, len(rest) - 1)
+        g = min(gamma, len(rest) - 1, out.num_left - 1)
         proposed = rest[:g]
         lost = g > 1 and index % 3 == 1
         if lost:
@@ -142,15 +165,14 @@ class FakePair:
             yield Drafted(index, gamma, proposal, draft)
         time.sleep(self.pause)
         n = 1 if lost else g
-        taken = [rest.pop(0) for _ in range(n + 1)]
-        out += taken
+        made = [rest.pop(0) for _ in range(n + 1)]
+        taken, pieces, released = out.take([token.id for token in made])
         source = "recovered" if lost else "bonus" if g else "target"
         total = 0.04 + draft if method != self.slow_method else 0.2
         yield Verified(
             Round(
-                index, gamma, proposal, verdict(g, n, taken[-1], source), tuple(taken),
-                tuple(t.text for t in taken), "".join(t.text for t in taken),
-                timings(total, draft), 0, g + 1,
+                index, gamma, proposal, verdict(g, n, made[-1], source), tuple(made[: len(taken)]),
+                tuple(pieces), released, timings(total, draft), 0, g + 1,
             )
         )  # fmt: skip
 

@@ -30,6 +30,13 @@ def value(page: Any, name: str) -> str:
     return str(page.locator(f"#strip [data-number={name}] .dl-value").text_content())
 
 
+def bad_field(page: Any) -> tuple[str, str]:
+    """Return the id of the one field that is marked, and what is said under it."""
+    node = page.locator(".dl-bad")
+    assert node.count() == 1
+    return str(node.get_attribute("id")), str(node.locator(".dl-bad-why").text_content())
+
+
 def run_to_the_end(page: Any) -> None:
     page.click("#run")
     wait_said(page, "First the baseline")
@@ -56,7 +63,8 @@ def test_everything_fits_the_first_screen(page: Any, toy_site: Site) -> None:
     wait_said(page, "This run was recorded")
     assert page.evaluate("document.documentElement.scrollHeight <= innerHeight")
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
-    for name in ("#run", "#stop", "#compare", "#strip .dl-foot", "#strip .dl-legend"):
+    charts = "#strip .dl-charts"
+    for name in ("#run", "#stop", "#compare", "#strip .dl-foot", "#strip .dl-legend", charts):
         box = page.locator(name).bounding_box()
         assert box["y"] + box["height"] <= 640, name
 
@@ -118,19 +126,68 @@ def test_bad_input_is_answered_before_anything_runs(page: Any, toy_site: Site) -
     page.fill("#prompt textarea", "")
     page.click("#run")
     wait_said(page, "The prompt is empty")
+    assert bad_field(page) == ("prompt", "The prompt is empty. Write one or choose a preset.")
     page.click("#preset-prose")
     page.fill("#temperature input", "-3")
     page.click("#run")
     wait_said(page, "Temperature must be a number from 0 to 2")
+    assert bad_field(page)[0] == "temperature"
+    assert page.get_attribute("#temperature input", "aria-invalid") == "true"
     page.fill("#temperature input", "0")
     page.fill("#seed input", "")
     page.click("#run")
     wait_said(page, "Seed must be a whole number")
     page.fill("#seed input", "0")
+    assert page.locator(".dl-bad").count() == 0
     page.fill("#prompt textarea", "long " * 1200)
     page.click("#run")
     wait_said(page, "The prompt has 1,500 tokens")
     assert len(toy_site.loader.pair.ended) == num_ended
+
+
+def test_a_field_is_marked_once_and_stays_mended_when_the_page_is_drawn_again(
+    page: Any, toy_site: Site
+) -> None:
+    visit(page, toy_site)
+    page.fill("#seed input", "-1")
+    page.click("#run")
+    page.wait_for_selector("#seed .dl-bad-why")
+    page.wait_for_timeout(200)
+    page.locator("#language label", has_text="IT").click()
+    page.wait_for_selector("#seed .dl-bad-why:has-text('Il seme')")
+    page.wait_for_timeout(200)
+    assert page.evaluate("document.activeElement.closest('#language') !== null")
+    page.fill("#seed input", "1")
+    page.locator("#language label", has_text="EN").click()
+    wait_said(page, "Seed must be")
+    assert page.locator(".dl-bad").count() == 0
+
+
+def test_an_error_behind_the_accordion_opens_it(page: Any, toy_site: Site) -> None:
+    visit(page, toy_site)
+    page.click("#more > button")
+    page.fill("#top_p input", "7")
+    page.click("#more > button")
+    page.wait_for_selector("#top_p", state="hidden")
+    page.click("#run")
+    page.wait_for_selector("#top_p .dl-bad-why:visible")
+    page.wait_for_function("document.activeElement.closest('#top_p') !== null")
+    page.fill("#top_p input", "1")
+    assert page.locator(".dl-bad").count() == 0
+
+
+def test_a_stop_text_ends_the_run_and_is_shown_as_cut(page: Any, toy_site: Site) -> None:
+    visit(page, toy_site)
+    page.fill("#prompt textarea", "stop early")
+    page.click("#more > button")
+    page.wait_for_timeout(300)  # Gradio makes the fields when the accordion first opens
+    page.fill("#stop_texts textarea", "longer way\nnever")
+    run_to_the_end(page)
+    assert "stop text" in wait_said(page, "Finished at")
+    shown = page.locator("#strip .dl-text .tok:not(.ghost)").all_text_contents()
+    assert "".join(shown) == toy_site.loader.pair.text.split("longer way")[0]
+    cut = page.locator("#strip .dl-text .f-cut").all_text_contents()
+    assert "".join(cut).lstrip("✂").startswith(" longer way")
 
 
 def test_a_language_switch_keeps_the_prompt_and_words_the_finished_run(
@@ -234,18 +291,22 @@ def test_a_failed_load_is_explained_and_the_recording_still_plays(
 
 
 def test_two_visitors_take_turns(page: Any, chromium: Any, toy_site: Site) -> None:
-    other = chromium.new_context(locale="en-GB").new_page()
+    other = chromium.new_context(locale="it-IT").new_page()
     try:
         for visitor in (page, other):
             visit(visitor, toy_site)
             visitor.fill("#prompt textarea", "taking turns")
         page.click("#run")
         wait_said(page, "First the baseline")
+        other.fill("#prompt textarea", "xss taking turns")
         other.click("#run")
-        wait_said(other, "Waiting")
-        other.wait_for_selector("#queue .progress-text:has-text('queue')")
+        wait_said(other, "In coda: un'esecuzione prima della tua")
+        assert "In coda" in other.locator("#queue .dl-queue").text_content()
         wait_said(page, "Finished")
-        wait_said(other, "Finished")
+        wait_said(other, "Finito")
+        assert other.locator("#queue .dl-queue").text_content() == ""
+        assert "<script>" in other.locator("#strip .dl-text").text_content()
+        assert "<script>" not in page.locator("#strip .dl-text").text_content()
         assert toy_site.loader.pair.most_alive == 1
     finally:
         other.context.close()

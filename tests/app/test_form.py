@@ -6,12 +6,14 @@ from typing import Any
 
 import pytest
 
+from app.controls import FIELDS
 from app.form import Form, read_form
 from engine.errors import PlaygroundError
 
 GOOD: dict[str, Any] = {
     "pair": "smollm2", "method": "mtp", "prompt": "Hello", "gamma": 3, "adaptive": False,
-    "temperature": 0, "seed": 0, "max_new_tokens": 64, "compare": True,
+    "temperature": 0, "seed": 0, "max_new_tokens": 64, "compare": True, "stop": "",
+    "top_k": 0, "top_p": 1, "min_p": 0, "repetition_penalty": 1,
 }  # fmt: skip
 
 
@@ -42,6 +44,13 @@ def test_a_good_form_becomes_settings() -> None:
         ({"seed": float("inf")}, "bad_whole_number"),
         ({"max_new_tokens": 0}, "bad_whole_number"),
         ({"max_new_tokens": 10**9}, "bad_whole_number"),
+        ({"top_k": -1}, "bad_whole_number"),
+        ({"top_p": 0}, "bad_number"),
+        ({"top_p": 1.1}, "bad_number"),
+        ({"min_p": 2}, "bad_number"),
+        ({"repetition_penalty": 0}, "bad_number"),
+        ({"stop": "\n".join("abcdefghi")}, "bad_stop"),
+        ({"stop": "x" * 81}, "bad_stop"),
     ],
 )
 def test_what_cannot_run_is_refused_by_name(change: dict[str, Any], code: str) -> None:
@@ -54,3 +63,32 @@ def test_runs_that_differ_only_in_drafting_share_a_baseline() -> None:
     assert read().work == read(method="draft", gamma=7, adaptive=True, compare=False).work
     assert read().work != read(seed=1).work
     assert read().work != read(prompt="Other").work
+
+
+def test_every_field_of_the_page_reaches_the_form() -> None:
+    assert set(GOOD) == set(FIELDS)
+    form = read(top_k=40, top_p=0.9, min_p=0.05, repetition_penalty=1.1, stop="END")
+    settings = form.settings
+    assert (settings.top_k, settings.top_p, settings.min_p) == (40, 0.9, 0.05)
+    assert (settings.repetition_penalty, settings.stop) == (1.1, ("END",))
+
+
+def test_a_limit_is_told_as_a_person_would_write_it() -> None:
+    with pytest.raises(PlaygroundError) as caught:
+        read(top_p=7)
+    assert (caught.value.facts["low"], caught.value.facts["high"]) == ("0.01", "1")
+
+
+@pytest.mark.parametrize(
+    ("typed", "stops"),
+    [
+        ("", ()),
+        (None, ()),
+        ("END", ("END",)),
+        ("one\n\ntwo\none", ("one", "two")),
+        (r"\n\n", ("\n\n",)),
+        (" a ", (" a ",)),
+    ],
+)
+def test_stop_texts_stand_one_per_line(typed: str | None, stops: tuple[str, ...]) -> None:
+    assert read(stop=typed).settings.stop == stops

@@ -7,8 +7,11 @@ import re
 
 import pytest
 
-from app import i18n
+from app import charts, i18n
+from app.controls import MORE_NUMBERS, NUMBERS
+from app.form import LIMITS
 from app.theme import LEGEND
+from app.token_strip import SCRIPTS
 from engine import catalog
 from engine.catalog import ASSETS
 from engine.errors import PlaygroundError
@@ -16,9 +19,10 @@ from engine.errors import PlaygroundError
 LANGUAGES = list(i18n.LANGUAGES)
 
 
-def engine_error_codes() -> set[str]:
+def error_codes() -> set[str]:
     codes = set()
-    for path in (ASSETS.parent / "engine").rglob("*.py"):
+    root = ASSETS.parent
+    for path in [*(root / "engine").rglob("*.py"), *(root / "app").rglob("*.py")]:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "PlaygroundError":
                 first = node.args[0]
@@ -42,8 +46,8 @@ def test_texts_keep_the_house_style(language: str) -> None:
         assert not re.search("[!！]", template), key
 
 
-def test_every_error_code_of_the_engine_has_a_text() -> None:
-    missing = {code for code in engine_error_codes() if f"error.{code}" not in i18n.words("en")}
+def test_every_error_code_has_a_text() -> None:
+    missing = {code for code in error_codes() if f"error.{code}" not in i18n.words("en")}
     assert missing == set()
 
 
@@ -62,9 +66,24 @@ def test_every_method_preset_and_fate_has_a_name() -> None:
 
 
 def test_every_key_the_strip_asks_for_literally_exists() -> None:
-    script = (ASSETS / "token_strip.js").read_text(encoding="utf-8")
-    for key in re.findall(r'word\("([\w.]+)"\)', script):
-        assert key in i18n.words("en"), key
+    for name in SCRIPTS:
+        script = (ASSETS / name).read_text(encoding="utf-8")
+        for key in re.findall(r'word\("([\w.]+)"\)', script):
+            assert key in i18n.words("en"), key
+
+
+def test_everything_the_page_asks_for_by_name_has_its_texts() -> None:
+    script = (ASSETS / "numbers.js").read_text(encoding="utf-8")
+    found = re.search(r"const NUMBERS = \[(.*)\]", script)
+    assert found
+    numbers = re.findall(r'"(\w+)"', found[1])
+    wanted = {f"{kind}.{name}" for kind in ("number", "formula", "counters") for name in numbers}
+    wanted |= {f"chart.{name}{end}" for name in charts.NAMES for end in ("", ".why", ".empty")}
+    wanted |= {f"series.{name}" for name, _, _ in charts.LATENCY_PARTS} | {"series.plain_token"}
+    wanted |= set(re.findall(r"'@([\w.]+)'", str(charts.templates(dark=False))))
+    wanted |= {f"label.{name}" for name, *_ in (*NUMBERS, *MORE_NUMBERS)}
+    wanted |= {f"value.{name}" for name in LIMITS}
+    assert wanted - set(i18n.words("en")) == set()
 
 
 def test_an_error_is_worded_by_its_code_and_names_what_to_mend() -> None:

@@ -194,3 +194,25 @@ def test_a_whole_toy_run_keeps_its_books_and_its_text() -> None:
 def test_the_text_while_running_is_all_that_was_released() -> None:
     view = view_of(*begin(), verified((B,), 1, C, "bonus"), verified((), 0, D, "target", index=1))
     assert view.text == "abcd"
+
+
+def test_a_stop_text_is_held_back_then_cut_and_the_text_ends_before_it() -> None:
+    settings = Settings(stop=("long way", " longer way"))
+    view, released = RunView(), []
+    for event in FakePair(pause=0).run("mtp", "x", settings, cancelled=lambda: False):
+        view.add(event)
+        released.append(view.text)
+    assert view.text == FakePair().text.split(" longer way")[0]
+    assert all(view.text.startswith(text) for text in released)  # nothing shown is taken back
+    cells = [cell for row in view.snapshot()["rows"] for cell in row["cells"]]
+    assert "".join(cell["text"] for cell in cells if not cell["ghost"]) == view.text
+    cut = [cell["text"] for cell in cells if cell["fate"] == "cut"]
+    assert cut[:2] == [" longer", " way"]
+    assert view.numbers()["broken_books"] == []
+
+
+def test_the_first_token_and_the_saved_passes_come_with_their_counters() -> None:
+    numbers = view_of(*begin(), verified((B, C), 2, D, "bonus")).numbers()
+    assert numbers["ttft"] == numbers["prefill_seconds"] + numbers["proposer_seconds"] == 0.1
+    assert (numbers["saved"], numbers["emitted"], numbers["passes"]) == (2, 4, 2)
+    assert RunView().numbers()["ttft"] is None

@@ -125,6 +125,60 @@ def test_two_visitors_never_share_the_engine() -> None:
     assert loader.pair.most_alive == 1
 
 
+def test_who_waits_is_told_the_place_and_moves_up() -> None:
+    session = session_of(quick())
+
+    async def three() -> list[Messages]:
+        states = [Visit() for _ in range(3)]
+        for state in states:
+            state.arm(read())
+        return await asyncio.gather(*(collect(visit.perform(session, state)) for state in states))
+
+    told = [
+        [m["status"]["facts"]["ahead"] for m in messages if "queued" in m["status"]["code"]]
+        for messages in asyncio.run(three())
+    ]
+    assert told[0] == []
+    assert set(told[1]) == {1}
+    assert told[2] == sorted(told[2], reverse=True)
+    assert set(told[2]) == {2, 1}
+
+
+def test_a_stop_leaves_the_line_at_once() -> None:
+    session, state = session_of(quick()), Visit()
+    ticket = session.line.join()  # somebody runs
+
+    async def wait_and_stop() -> Messages:
+        state.arm(read())
+        messages = []
+        async for text in visit.perform(session, state):
+            messages.append(json.loads(text))
+            state.arm(None)
+        return messages
+
+    messages = asyncio.run(wait_and_stop())
+    assert [m["status"]["code"] for m in messages] == ["queued.one", "stopped"]
+    assert session.line.ahead(ticket) == 0
+    session.line.leave(ticket)
+    assert stages(run(session, Visit())) == ["baseline", "method"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "field"),
+    [
+        ({"prompt": ""}, "prompt"),
+        ({"prompt": "x" * 20_001}, "prompt"),
+        ({"seed": None}, "seed"),
+        ({"top_p": 3}, "top_p"),
+        ({"stop": "x" * 99}, "stop_texts"),
+    ],
+)
+def test_an_error_names_its_field(changes: dict[str, Any], field: str) -> None:
+    with pytest.raises(PlaygroundError) as caught:
+        read(**changes)
+    assert visit.say_error(caught.value)["field"] == field
+
+
 def test_loading_is_told_and_can_be_stopped() -> None:
     gate = threading.Event()
     session, state = session_of(FakeLoader(gate=gate)), Visit()

@@ -1,0 +1,165 @@
+// The three live charts. Layouts and traces come from app/charts.py without data; a message brings
+// the rows of new rounds, which fill them here. Contract: at most four redraws a second, one chart
+// each, in turn; a run's last message draws all. Without plotly.js the rest of the page works.
+
+const CHARTS = ["speed_up", "acceptance", "latency"];
+const REDRAW_MS = 250;
+let Plotly = null, plotlyFailed = false;
+let points = [], totals = null;
+let redraw = null, drawnDark = null;
+const stale = new Set();
+
+// --- loading plotly.js: once per page, and only from this server ---
+
+function loadPlotly() {
+  if (window.Plotly) return Promise.resolve(window.Plotly);
+  window.dlPlotly ??= new Promise((done, failed) => {
+    const script = document.createElement("script");
+    const base = (window.gradio_config && window.gradio_config.root) || "";
+    const path = props.charts.script.split("/").map(encodeURIComponent).join("/");
+    script.src = base + "/gradio_api/file=" + path;
+    script.onload = () => (window.Plotly ? done(window.Plotly) : failed(new Error("no Plotly")));
+    script.onerror = failed;
+    document.head.append(script);
+  });
+  return window.dlPlotly;
+}
+
+// --- data ---
+
+function takePoints(message, other) {
+  if (message.full || other) points = [];
+  points.push(...message.points);
+  totals = message.totals;
+  if (other || message.full || message.points.length) CHARTS.forEach((name) => stale.add(name));
+  if (message.full) drawAllCharts(); else drawSoon();
+}
+
+function chartData() {
+  const data = { ...totals };
+  props.charts.columns.forEach((name, i) => { data[name] = points.map((row) => row[i]); });
+  return data;
+}
+
+function filled(trace, data) {
+  const x = data[trace.meta.x];
+  let y = data[trace.meta.y];
+  if (y === null || y === undefined) return null;
+  if (!Array.isArray(y)) y = x.map(() => data[trace.meta.y]);
+  return y.some((value) => value !== null) ? { ...trace, x, y } : null;
+}
+
+// Replaces every "@key" of a template by its text.
+function worded(value) {
+  if (Array.isArray(value)) return value.map(worded);
+  if (value && typeof value === "object") {
+    return Object.fromEntries(Object.entries(value).map(([name, item]) => [name, worded(item)]));
+  }
+  const isKey = typeof value === "string" && value.startsWith("@");
+  return isKey ? fill(word(value.slice(1)), props.charts.facts) : value;
+}
+
+// --- drawing ---
+
+function isDark() { return document.body.classList.contains("dark"); }
+
+function chartNode(name) { return root.querySelector(`[data-chart=${name}]`); }
+
+// What stands in a chart's place while it has nothing to show; null when it has.
+function chartNote(name) {
+  if (plotlyFailed) return word("chart.failed");
+  const n = now && now.numbers;
+  if (!points.length) return word(`chart.${name}.empty`);
+  if (name === "speed_up" && n && n.is_baseline) return word("chart.speed_up.baseline");
+  if (name === "speed_up" && n && n.plain_per_second === null) return word("chart.speed_up.none");
+  if (name === "acceptance" && n && !n.drafted) return word("chart.acceptance.none");
+  return null;
+}
+
+// Returns whether plotly had to draw: a note costs nothing and need not wait for its turn.
+function drawChart(name) {
+  stale.delete(name);
+  const node = chartNode(name), plot = node.querySelector(".dl-plot"), text = chartNote(name);
+  const note = node.querySelector(".dl-chart-note");
+  note.hidden = text === null;
+  note.textContent = text ?? "";
+  plot.style.visibility = text === null ? "visible" : "hidden";
+  if (text !== null || !Plotly) return false;
+  drawnDark = isDark();
+  const { traces, layout } = props.charts[drawnDark ? "dark" : "light"][name];
+  const data = chartData();
+  const shown = traces.map((trace) => filled(trace, data)).filter(Boolean);
+  const look = {
+    ...worded(layout), height: plot.clientHeight, uirevision: String(now.run),
+    separators: fixed(0.5, 1)[1] === "," ? ",." : ".,",
+    // A finger that wants to scroll the page must not zoom a chart instead.
+    dragmode: window.matchMedia("(pointer: coarse)").matches ? false : "zoom",
+  };
+  // On a small projector two axis titles share the width of a hand.
+  if (plot.clientWidth < 230) {
+    for (const axis of [look.xaxis, look.xaxis2]) if (axis) axis.title.font.size = 11;
+  }
+  Plotly.react(plot, worded(shown), look, { displayModeBar: false, responsive: true });
+  node.dataset.points = String(points.length);
+  return true;
+}
+
+function drawAllCharts() {
+  clearTimeout(redraw);
+  redraw = null;
+  CHARTS.forEach(drawChart);
+}
+
+function drawSoon() {
+  if (redraw !== null || !stale.size) return;
+  redraw = setTimeout(() => {
+    redraw = null;
+    if (!element.isConnected || document.hidden) return;  // what comes back is drawn again
+    for (const name of [...stale]) if (drawChart(name)) break;
+    drawSoon();
+  }, REDRAW_MS);
+}
+
+function redrawCharts() {
+  CHARTS.forEach((name) => stale.add(name));
+  drawAllCharts();
+}
+
+// --- frames around the plots ---
+
+function buildCharts() {
+  for (const name of CHARTS) {
+    const node = chartNode(name), title = word("chart." + name);
+    const caption = make("figcaption", "dl-label", title);
+    const why = make("div", "dl-formula");
+    why.append(make("p", "", fill(word(`chart.${name}.why`), props.charts.facts)));
+    caption.append(infoButton("chart-" + name, title, why));
+    if (name === "latency") caption.append(latencyKey());
+    node.querySelector("figcaption").replaceWith(caption);
+    node.querySelector(".dl-formula")?.remove();
+    node.append(why);
+    node.querySelector(".dl-plot").setAttribute("aria-label", title);
+  }
+  showFormula();
+  redrawCharts();
+}
+
+function latencyKey() {
+  const key = make("span", "dl-key");
+  for (const name of ["draft", "verify", "overhead", "plain_token"]) {
+    const item = make("span");
+    item.append(make("i", "key-" + name), word("series." + name));
+    key.append(item);
+  }
+  return key;
+}
+
+loadPlotly().then((loaded) => { Plotly = loaded; }, () => { plotlyFailed = true; })
+  .then(redrawCharts);
+document.addEventListener("visibilitychange", () => { if (!document.hidden) redrawCharts(); });
+new MutationObserver(() => { if (isDark() !== drawnDark) redrawCharts(); })
+  .observe(document.body, { attributeFilter: ["class"] });
+window.addEventListener("resize", () => {
+  CHARTS.forEach((name) => stale.add(name));
+  drawSoon();
+});
