@@ -24,7 +24,7 @@ from engine.runtime import LoadedPair, load_pair
 WIDTHS = (1, 2, 3, 4, 5, 6, 8)
 CONTEXT = 128
 NEW_TOKENS = 64
-METHODS = (("mtp", 2), ("mtp", 3), ("draft", 2), ("draft", 3), ("lookup", 3))
+METHODS = (("mtp", 1), ("mtp", 2), ("mtp", 3), ("draft", 1), ("draft", 2), ("lookup", 3))
 
 Report = Callable[[str], None]
 
