@@ -7,6 +7,7 @@ write both to `--out` with their model cards. Every step resumes where it was st
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from engine.device import choose_device
 from engine.models.mtp_module import MTPModule, load_module, module_config
 from engine.models.source import checkpoint_folder
 from engine.training import draft, export, mtp
-from engine.training.data import Corpus, add_hidden
+from engine.training.data import Batch, Corpus, add_hidden
 from engine.training.evaluate import acceptance, make_replies, spell
 from engine.training.generate import generate
 from engine.training.loop import fastest_dtype, train
@@ -80,12 +81,13 @@ def _train_mtp(
     vocab: torch.Tensor,
 ) -> None:
     out = options.out / "smollm2-135m-mtp"
-    module = _first_module(target, None if options.afresh else out)
+    module = _first_module(target, None if options.afresh else out).to(target.device)
+    vocab = vocab.to(target.device)
     embedding = target.model.embed_tokens.weight
     measure = partial(mtp.run_lengths, module, embedding, vocab)
 
     def evaluate() -> str:
-        return spell(acceptance(measure, held_out, held_out.train + held_out.held_out))
+        return spell(_acceptance(measure, held_out, target))
 
     say(f"MTP module at the start: {evaluate()}")
     spent = train(
@@ -99,8 +101,16 @@ def _train_mtp(
         evaluate=evaluate,
         report=say,
     )
-    rates = acceptance(measure, held_out, held_out.train + held_out.held_out)
+    rates = _acceptance(measure, held_out, target)
     export.write_mtp(out, module, target.config, vocab, export.Facts(corpus, spent, rates))
+
+
+def _acceptance(
+    measure: Callable[[Batch], torch.Tensor], held_out: Corpus, target: LlamaForCausalLM
+) -> list[float]:
+    """Return the acceptance over all held-out replies."""
+    rows = held_out.train + held_out.held_out
+    return acceptance(measure, held_out, rows, device=target.device)
 
 
 def _first_module(target: LlamaForCausalLM, bundled: Path | None) -> MTPModule:
@@ -127,14 +137,15 @@ def _train_draft(
     vocab: torch.Tensor,
 ) -> None:
     out = options.out / "smollm2-135m-draft"
-    model = draft.pruned(target)
+    model = draft.pruned(target).to(target.device)
+    vocab = vocab.to(target.device)
     if not options.afresh and (out / "config.json").exists():
         model.load_state_dict(export.stored_weights(out), strict=False)
     embedding = target.model.embed_tokens.weight
     measure = partial(draft.run_lengths, model, embedding, vocab)
 
     def evaluate() -> str:
-        return spell(acceptance(measure, held_out, held_out.train + held_out.held_out))
+        return spell(_acceptance(measure, held_out, target))
 
     say(f"draft model at the start: {evaluate()}")
     spent = train(
@@ -148,7 +159,7 @@ def _train_draft(
         evaluate=evaluate,
         report=say,
     )
-    rates = acceptance(measure, held_out, held_out.train + held_out.held_out)
+    rates = _acceptance(measure, held_out, target)
     export.write_draft(out, model, vocab, export.Facts(corpus, spent, rates))
 
 

@@ -32,6 +32,10 @@ class Batch:
     mask: Tensor
     answer: Tensor
 
+    def to(self, device: torch.device) -> Batch:
+        """Return the batch on a device."""
+        return Batch(*(getattr(self, name).to(device) for name in self.__slots__))
+
 
 class Corpus:
     """All conversations of a folder, hidden states mapped from disk."""

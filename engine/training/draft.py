@@ -57,7 +57,7 @@ def run_lengths(
     rows = same.shape[1] - longest
     alive = batch.answer[:, 1 : rows + 1] & batch.mask[:, longest : longest + rows]
     matched = torch.ones_like(alive)
-    lengths = torch.zeros(alive.shape, dtype=torch.long)
+    lengths = torch.zeros(alive.shape, dtype=torch.long, device=alive.device)
     for depth in range(longest):
         matched = matched & same[:, depth : depth + rows]
         lengths += matched

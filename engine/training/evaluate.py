@@ -64,10 +64,15 @@ def _reply(
 
 
 def acceptance(
-    run_lengths: Callable[[Batch], Tensor], corpus: Corpus, rows: list[int], *, longest: int = 4
+    run_lengths: Callable[[Batch], Tensor],
+    corpus: Corpus,
+    rows: list[int],
+    *,
+    device: torch.device,
+    longest: int = 4,
 ) -> list[float]:
     """Return the share of positions whose first n drafts all match, n = 1..longest."""
-    lengths = torch.cat([run_lengths(corpus.batch([i])) for i in rows])
+    lengths = torch.cat([run_lengths(corpus.batch([i]).to(device)) for i in rows])
     return [float((lengths >= n).float().mean()) for n in range(1, longest + 1)]
 
 

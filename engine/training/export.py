@@ -96,7 +96,7 @@ def _write(
     for old in folder.glob("*.safetensors"):
         old.unlink()
     state = {name: tensor.detach().cpu().contiguous() for name, tensor in weights.items()}
-    state["draft_vocab"] = vocab.to(torch.int32)
+    state["draft_vocab"] = vocab.to("cpu", torch.int32)
     save_torch_state_dict(state, folder, max_shard_size=SHARD)
     (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
     (folder / "README.md").write_text(_card(title, what, weights, facts), encoding="utf-8")

@@ -51,7 +51,7 @@ def train(
         begun = time.monotonic()
         for group in optimizer.param_groups:
             group["lr"] = learning_rate * _schedule(spent["steps"], spent["seconds"] / seconds)
-        batch = next(batches)
+        batch = next(batches).to(device)
         with torch.autocast(device.type, dtype=dtype, enabled=dtype != torch.float32):
             loss = loss_of(batch)
         optimizer.zero_grad()

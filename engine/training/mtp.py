@@ -95,7 +95,7 @@ def loss_of(module: MTPModule, embedding: Tensor, vocab: Tensor, batch: Batch) -
     """Return the loss of a batch.  embedding [V, D] (tied head), vocab [R]"""
     head = embedding[vocab]
     outputs = depth_outputs(module, embedding[batch.tokens], batch.hidden, len(DEPTH_WEIGHTS))
-    total = torch.zeros(())
+    total = torch.zeros((), device=embedding.device)
     levels = zip(outputs, DEPTH_WEIGHTS, DEPTH_SHARES, strict=True)
     for depth, (out, weight, share) in enumerate(levels, start=1):
         truth = batch.hidden[:, depth:]
@@ -120,7 +120,7 @@ def run_lengths(
     rows = outputs[-1].shape[1]
     alive = batch.answer[:, 1 : rows + 1] & batch.mask[:, num_depths : num_depths + rows]
     matched = torch.ones_like(alive)
-    lengths = torch.zeros(alive.shape, dtype=torch.long)
+    lengths = torch.zeros(alive.shape, dtype=torch.long, device=alive.device)
     for depth, out in enumerate(outputs, start=1):
         guess = vocab[(out[:, :rows] @ embedding[vocab].T).argmax(-1)]
         matched = matched & (guess == choice[:, depth : depth + rows])

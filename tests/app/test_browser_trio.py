@@ -11,6 +11,7 @@ import pytest
 from app.session import Session
 from tests.app.conftest import Site, serve
 from tests.app.test_browser import value, visit, wait_said
+from tests.app.test_browser_charts import traces
 
 pytestmark = [pytest.mark.browser, pytest.mark.trio]
 
@@ -54,6 +55,10 @@ def test_a_speculative_run_shows_fates_and_measured_numbers(
     assert float(value(page, "per_second")) > 0
     assert 0 < float(value(page, "rate")) < 100
     assert 1 < float(value(page, "length")) < 4
+    speed_up = traces(page, "speed_up")[1]
+    assert f"{speed_up[-1]:.2f}" == value(page, "speed_up").rstrip("×")
+    assert 0 < traces(page, "acceptance")[0][-1] <= 100
+    assert all(part > 0 for part in traces(page, "latency")[1])
     assert "books ✓" in page.locator("#strip .dl-foot").text_content()
     plain = run(page, trio_site, "plain")
     assert plain == text
@@ -65,3 +70,4 @@ def test_a_plain_run_shows_the_targets_own_tokens_and_no_rate(page: Any, trio_si
     assert page.locator("#strip .dl-text .ghost").count() == 0
     assert value(page, "rate").strip() == "—"
     assert value(page, "length") == "1.00"
+    assert len(traces(page, "latency")[1]) == 39

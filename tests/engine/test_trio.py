@@ -180,6 +180,6 @@ def test_the_books_of_a_real_run_balance(pair, method):
 
 @pytest.mark.parametrize("method", ["mtp", "draft"])
 def test_the_drafters_are_wired_as_they_were_trained(greedy, method):
-    # A bound for wiring, not for quality: a wrong norm or position leaves next to nothing.
+    # On prompts that were not trained on. A wrong norm or position leaves next to nothing.
     first_tries = [fold(events).acceptance_by_position[0] for events in greedy(method).values()]
-    assert sum(first_tries) / len(first_tries) > 0.1
+    assert sum(first_tries) / len(first_tries) > 0.25
