@@ -47,6 +47,7 @@ def test_the_page_opens_on_a_recording_and_run_replaces_it(page: Any, toy_site: 
     visit(page, toy_site)
     page.wait_for_selector("#strip .dl-stamp:visible")
     assert page.locator("#strip .dl-stamp").text_content() == "recording"
+    page.locator("#gamma label", has_text="3").click()  # long enough for a token to go unjudged
     run_to_the_end(page)
     assert page.locator("#strip .dl-stamp").is_hidden()
     assert float(value(page, "speed_up")) > 1
