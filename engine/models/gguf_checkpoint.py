@@ -145,11 +145,9 @@ def _write_tokenizer(meta: Mapping[str, Any], folder: Path) -> None:
     tokens: list[str] = meta["tokenizer.ggml.tokens"]
     merges = [tuple(merge.split(" ")) for merge in meta["tokenizer.ggml.merges"]]
     tokenizer = Tokenizer(BPE(vocab={t: i for i, t in enumerate(tokens)}, merges=merges))
-    byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
-    # llama.cpp's "smollm" pre-tokenizer: every digit stands alone.
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-        [pre_tokenizers.Digits(individual_digits=True), byte_level]
-    )
+    # As transformers reads such a file. SmolLM2 was trained with every digit apart, but its merges
+    # join no digits, so the plain byte-level rule gives the same ids (only rare numerals differ).
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
     tokenizer.decoder = decoders.ByteLevel()
     special = [
         AddedToken(token, normalized=False, special=True)

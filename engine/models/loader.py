@@ -106,7 +106,8 @@ def stored_tensor(folder: Path, name: str) -> Tensor | None:
 def assemble_draft(bundled: Path, target_folder: Path) -> Path:
     """Return a standard checkpoint of a bundled draft model: its layers, the target's embedding."""
     shards = sorted(bundled.glob("*.safetensors"))
-    digest = hashlib.sha256(b"".join(shard.read_bytes() for shard in shards)).hexdigest()
+    parts = [target_folder.name.encode(), *(shard.read_bytes() for shard in shards)]
+    digest = hashlib.sha256(b"".join(parts)).hexdigest()
     folder = cache_folder() / f"{bundled.name}-{digest[:8]}"
     if folder.is_dir():
         return folder

@@ -27,6 +27,7 @@ from typing import Literal
 from engine.catalog import Model
 from engine.errors import PlaygroundError
 
+_FORMAT = 2  # raised whenever `convert` writes something else, so that older folders are not used
 Stage = Literal["find", "download", "check", "convert", "load", "pack", "ready"]
 
 
@@ -55,13 +56,18 @@ def cache_folder() -> Path:
     return (Path(base) if base else Path.home() / ".cache") / "draftlight"
 
 
+def cached_checkpoint(model: Model) -> Path:
+    """Return where the checkpoint of `model` lies once it has been made."""
+    return cache_folder() / f"{model.id}-{model.sha256[:8]}-{_FORMAT}"
+
+
 def checkpoint_folder(model: Model, report: Report = silent) -> Path:
     """Return the folder of a standard checkpoint of `model`, made if it is not there yet.
 
     Raises PlaygroundError: `target_missing` (nothing here and no download), `bad_checksum`.
     """
     report(Progress("find", detail=model.name))
-    folder = cache_folder() / f"{model.id}-{model.sha256[:8]}"
+    folder = cached_checkpoint(model)
     if folder.is_dir():
         return folder
     with _gguf_file(model, report) as path:
