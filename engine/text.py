@@ -65,13 +65,15 @@ class HFCodec:
     def encode(self, prompt: str, *, raw: bool = False) -> list[int]:
         """Return prompt ids; the chat template is used when there is one and `raw` is False."""
         text = prompt
-        if not raw and self._tokenizer.chat_template:
+        templated = bool(self._tokenizer.chat_template) and not raw
+        if templated:
             text = self._tokenizer.apply_chat_template(
                 [{"role": "user", "content": prompt}], tokenize=False, add_generation_prompt=True
             )
-            # The template writes every special token itself.
-            return list(self._tokenizer(text, add_special_tokens=False)["input_ids"])
-        return list(self._tokenizer(text)["input_ids"])
+        # A template writes every special token itself. Over-long prompts are for the caller to
+        # refuse, in its own words, hence no warning from the library.
+        encoded = self._tokenizer(text, add_special_tokens=not templated, verbose=False)
+        return list(encoded["input_ids"])
 
     def label(self, token_id: int) -> str:
         """Return the token's own text; bytes of a partial character as `⟨e4bd⟩`."""
