@@ -71,3 +71,35 @@ def test_a_plain_run_shows_the_targets_own_tokens_and_no_rate(page: Any, trio_si
     assert value(page, "rate").strip() == "—"
     assert value(page, "length") == "1.00"
     assert len(traces(page, "latency")[1]) == 39
+
+
+def test_two_visitors_share_the_real_engine_through_stop_dark_and_another_language(
+    page: Any, chromium: Any, trio_site: Site
+) -> None:
+    other = chromium.new_context(locale="it-IT").new_page()
+    other.context.set_default_timeout(120_000)
+    try:
+        for visitor, preset in ((page, "prose"), (other, "translation")):
+            visit(visitor, trio_site)
+            visitor.click(f"#preset-{preset}")
+            visitor.locator("#compare input").uncheck()
+        page.fill("#max_new_tokens input", "400")
+        other.fill("#max_new_tokens input", "24")
+        page.click("#run")
+        wait_said(page, "Decoding")
+        other.click("#run")
+        wait_said(other, "In coda")
+        page.click("#dark")
+        page.locator("#language label", has_text="中文").click()
+        page.wait_for_selector("#strip .dl-text .f-accepted")
+        page.click("#stop")
+        wait_said(other, "Finito")
+        assert page.locator("#strip .dl-text .tok:not(.ghost)").count() < 400
+        assert page.locator("#run").text_content().strip() == "运行"
+        assert page.evaluate("document.body.classList.contains('dark')")
+        texts = [visitor.locator("#strip .dl-text").text_content() for visitor in (page, other)]
+        assert texts[0]
+        assert texts[1]
+        assert texts[0] != texts[1]
+    finally:
+        other.context.close()
