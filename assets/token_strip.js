@@ -247,7 +247,12 @@ function drawSaid() {
   const slower = over && n && n.speed_up !== null && n.speed_up < 1;
   $("verdict").hidden = !slower;
   if (slower) {
-    const facts = { method: now.method, speed_up: fixed(n.speed_up, 2) };
+    const facts = {
+      method: now.method,
+      speed_up: fixed(n.speed_up, 2),
+      gave: fixed(n.decoded / n.rounds, 2),
+      took: fixed(n.decode_seconds / n.rounds * n.plain_per_second, 2),
+    };
     $("verdict").textContent = fill(word("verdict.slower"), facts);
   }
   const prompt = now && now.prompt;

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from typing import Any
 
@@ -277,7 +278,10 @@ def test_a_slower_method_is_called_slower(page: Any, toy_site: Site) -> None:
     page.locator("#method label", has_text="Lookup").click()
     run_to_the_end(page)
     page.wait_for_selector("#strip .dl-verdict:visible")
-    assert "slower than plain decoding" in page.locator("#strip .dl-verdict").text_content()
+    verdict = page.locator("#strip .dl-verdict").text_content()
+    assert "slower than plain decoding" in verdict
+    gave, took = map(float, re.search(r"gave ([\d.]+) .* as ([\d.]+) plain", verdict).groups())
+    assert gave / took == pytest.approx(float(value(page, "speed_up").rstrip("×")), abs=0.02)
 
 
 def test_a_failed_load_is_explained_and_the_recording_still_plays(
