@@ -1,4 +1,4 @@
-"""The command line: `python -m engine generate | check | bench`.
+"""The command line: `python -m engine generate | check | bench | budget`.
 
 Text goes to standard output, progress and errors to standard error. What a user can mend is one
 line and exit code 2.
@@ -51,6 +51,7 @@ def _generate(options: argparse.Namespace) -> int:
         seed=options.seed,
         raw=options.raw,
         alpha=options.alpha,
+        confidence=options.confidence,
     )
     check_request(options.prompt, settings)  # before a minute of loading
     pair = load_pair(options.pair, device=options.device, report=_report)
@@ -85,25 +86,38 @@ def _check(options: argparse.Namespace) -> int:
 
 
 def _bench(options: argparse.Namespace) -> int:
-    """Print the ratios the README quotes, measured interleaved in this process."""
-    from engine.bench import run_bench
+    """Print what every method is worth here, measured interleaved in this process."""
+    from engine import bench
 
-    result = run_bench(
+    result = bench.run_bench(
         options.pair,
-        device=options.device,
+        methods=options.methods,
+        gammas=options.gamma,
+        domains=options.domains,
         repeats=options.repeats,
+        device=options.device,
         report=lambda text: print(text, file=sys.stderr, flush=True),
     )
-    print(json.dumps(result, indent=2) if options.json else _table(result))
+    if options.json:
+        options.json.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    print(bench.table(result))
     return 0
 
 
-def _table(result: dict[str, Any]) -> str:
-    lines = []
-    for name, row in result.items():
-        lines.append(name)
-        lines += [f"  {key:34} {value}" for key, value in row.items()]
-    return "\n".join(lines)
+def _budget(options: argparse.Namespace) -> int:
+    """Print where the time of a target pass goes."""
+    from engine.budget import pass_budget, table
+
+    print(table(*pass_budget(options.pair)))
+    return 0
+
+
+def _names(text: str) -> list[str]:
+    return [name.strip() for name in text.split(",") if name.strip()]
+
+
+def _lengths(text: str) -> list[int | str]:
+    return [int(name) if name.isdigit() else name for name in _names(text)]
 
 
 class _Parser(argparse.ArgumentParser):
@@ -136,6 +150,7 @@ def _parser() -> argparse.ArgumentParser:
     generate.add_argument("--stop", nargs="+", default=[], help="strings that end the text")
     generate.add_argument("--seed", type=int, default=0)
     generate.add_argument("--alpha", type=float, default=0.8, help="for --method synthetic")
+    generate.add_argument("--confidence", type=float, default=0.0, help="stop drafting below")
     generate.add_argument("--raw", action="store_true", help="skip the chat template")
     generate.add_argument("--jsonl", type=Path, metavar="FILE", help="write the events")
     generate.add_argument("--stats", action="store_true", help="print counts and times, one line")
@@ -145,9 +160,17 @@ def _parser() -> argparse.ArgumentParser:
     check.set_defaults(command=_check)
 
     bench = commands.add_parser("bench", parents=[shared], help="measure speed on this machine")
-    bench.add_argument("--repeats", type=int, default=5)
-    bench.add_argument("--json", action="store_true")
+    default = "plain,mtp,draft,lookup,transformers-plain,transformers-draft,transformers-lookup"
+    bench.add_argument("--methods", type=_names, default=_names(default), help=default)
+    bench.add_argument("--gamma", type=_lengths, default=[], help="lengths to try, e.g. 1,2,auto")
+    bench.add_argument("--domains", type=_names, default=[], help="preset ids; all by default")
+    bench.add_argument("--repeats", type=int, default=3)
+    bench.add_argument("--json", type=Path, metavar="FILE", help="write rows, limit, provenance")
     bench.set_defaults(command=_bench)
+
+    budget = commands.add_parser("budget", help="split the time of a target pass into parts")
+    budget.add_argument("--pair", default="smollm2", help=f"one of: {', '.join(known.pairs)}")
+    budget.set_defaults(command=_budget)
     return parser
 
 

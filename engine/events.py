@@ -149,6 +149,7 @@ class Settings:
 
     gamma: 1..8, 0 for plain; `adaptive` lets the policy choose up to that many.
     alpha: only for the synthetic proposer, the acceptance to aim at.
+    confidence: a model that drafts stops after a token it gave less than this; 0 never does.
     """
 
     gamma: int = 3
@@ -163,6 +164,7 @@ class Settings:
     seed: int = 0
     raw: bool = False
     alpha: float = 0.8
+    confidence: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,10 +21,11 @@ from engine import catalog
 from engine.decode import decode, never
 from engine.device import choose_device, use_all_cores
 from engine.errors import PlaygroundError
-from engine.events import Event, Settings, Started
+from engine.events import Event, Settings, Started, Verified
+from engine.models import linear
 from engine.models.base import LanguageModel
 from engine.models.source import Progress, Report, checkpoint_folder, silent
-from engine.policy import Policy
+from engine.policy import Costs, Fixed, Policy, pass_seconds, policy_for
 from engine.proposers.base import Proposer
 from engine.proposers.draft_model import DraftModel
 from engine.proposers.mtp import MTP, MTPParts
@@ -35,6 +36,7 @@ from engine.sampling import Sampler, Streams
 from engine.text import Codec
 
 LARGEST_GAMMA = 8
+MEASURE_PROMPT = "one two three one two three one two"
 
 
 @dataclasses.dataclass
@@ -50,6 +52,7 @@ class LoadedPair:
     mtp: MTPParts | None = None
     mtp_name: str = ""
     where: dict[str, str] = dataclasses.field(default_factory=dict)
+    costs: dict[str, Costs] = dataclasses.field(default_factory=dict)
     _slot: threading.Lock = dataclasses.field(default_factory=threading.Lock)
 
     @property
@@ -112,6 +115,8 @@ class LoadedPair:
             prompt_ids=tuple(self.codec.encode(prompt, raw=settings.raw)),
             where=self.where,
         )
+        if policy is None:
+            policy = policy_for(settings, self.costs.get(method))
         with self._slot:
             streams = Streams.seeded(settings.seed, self.target.device)
             proposer = self._proposer(method, Sampler(settings), streams.draft)
@@ -167,6 +172,7 @@ def check_settings(settings: Settings) -> None:
         ("min_p", 0, 1),
         ("seed", 0, 2**62),
         ("alpha", 0, 1),
+        ("confidence", 0, 1),
     )
     for name, low, high in limits:
         value = getattr(settings, name)
@@ -191,9 +197,16 @@ def _bad_setting(name: str, value: object, allowed: str) -> PlaygroundError:
     )
 
 
-def load_pair(pair_id: str, *, device: str | None = None, report: Report = silent) -> LoadedPair:
-    """Find, load and warm up a pair of the catalogue.
+def load_pair(
+    pair_id: str,
+    *,
+    device: str | None = None,
+    int8: bool | None = None,
+    report: Report = silent,
+) -> LoadedPair:
+    """Find, load, test and measure a pair of the catalogue.
 
+    `int8` says whether drafters run in int8 on a CPU; None: where that measures faster.
     Raises PlaygroundError: unknown_pair, no_device, target_missing, bad_checksum, bad_module.
     """
     known = catalog.load()
@@ -202,7 +215,7 @@ def load_pair(pair_id: str, *, device: str | None = None, report: Report = silen
     threads = use_all_cores()
     folder = checkpoint_folder(known.models[pair.target], report)
 
-    from engine.models import linear, loader
+    from engine.models import identity, loader
 
     target_name = known.models[pair.target].name
     report(Progress("load", 0.0, target_name))
@@ -210,23 +223,21 @@ def load_pair(pair_id: str, *, device: str | None = None, report: Report = silen
     codec = loader.load_codec(folder, target_model)
     head_weight = target_model.get_output_embeddings().weight
     report(Progress("pack", 0.3, target_name))
-    shared: loader.SharedLayers = {}
-    target, packed = loader.prepare(target_model, shared)
+    target = loader.prepare(target_model)
+    same_bits = identity.settle(target)
+    in_int8 = place.type == "cpu" and (linear.int8_pays() if int8 is None else int8)
     mtp = draft = None
     if pair.mtp:
         report(Progress("load", 0.5, known.models[pair.mtp].name))
-        mtp = loader.load_mtp(bundled_folder(known, pair.mtp), target_model, head_weight)
+        bundled = bundled_folder(known, pair.mtp)
+        mtp = loader.load_mtp(bundled, target_model, head_weight, int8=in_int8)
     if pair.draft:
         report(Progress("load", 0.7, known.models[pair.draft].name))
         bundled = bundled_folder(known, pair.draft)
-        draft_model = loader.load_model(loader.assemble_draft(bundled, folder), place)
-        loader.share_embedding(draft_model, target_model)
-        # Any q is valid, so the draft model scores only the tokens it was trained to propose.
-        vocab = loader.draft_vocab(bundled)
-        draft_model.set_output_embeddings(
-            linear.trimmed_head(head_weight, None if vocab is None else vocab.to(place))
-        )
-        draft, _ = loader.prepare(draft_model, shared)
+        draft = loader.load_draft(bundled, folder, target_model, head_weight, int8=in_int8)
+    where = describe_place(place, target_model.dtype, threads)
+    where["drafters"] = "int8" if in_int8 else where["dtype"]
+    where["identity"] = "bit-identical" if same_bits.bit_identical else "up to rounding"
     loaded = LoadedPair(
         id=pair_id,
         target=target,
@@ -236,9 +247,10 @@ def load_pair(pair_id: str, *, device: str | None = None, report: Report = silen
         draft_name=known.models[pair.draft].name if pair.draft else "",
         mtp=mtp,
         mtp_name=known.models[pair.mtp].name if pair.mtp else "",
-        where=describe_place(place, target_model.dtype, threads, packed=packed),
+        where=where,
     )
-    warm_up(loaded)
+    report(Progress("pack", 0.9, target_name))
+    loaded.costs.update(measure(loaded))
     report(Progress("ready", 1.0, target_name))
     return loaded
 
@@ -248,10 +260,9 @@ def bundled_folder(known: catalog.Catalog, model_id: str) -> Path:
     return catalog.ASSETS / known.models[model_id].folder
 
 
-def describe_place(
-    device: torch.device, dtype: torch.dtype, threads: int, *, packed: bool
-) -> dict[str, str]:
+def describe_place(device: torch.device, dtype: torch.dtype, threads: int) -> dict[str, str]:
     """Return what a reader needs to judge times measured here."""
+    packed = device.type == "cpu" and linear.is_supported()
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.machine()
     return {
         "device": device.type,
@@ -264,10 +275,19 @@ def describe_place(
     }
 
 
-def warm_up(pair: LoadedPair) -> None:
-    """Run every method for a few tokens, so that no first-time cost lands in a measured run."""
-    settings = Settings(gamma=2, max_new_tokens=4, raw=True)
+def measure(pair: LoadedPair) -> dict[str, Costs]:
+    """Measure what passes and drafts cost, per method that drafts with a model; about a second.
+
+    It runs every method, so no first-time cost lands in a measured run either.
+    """
+    passes = pass_seconds(pair.target)
+    costs = {}
     for method in pair.methods:
-        if method != "synthetic":
-            for _ in pair.run(method, "Hello", settings):
-                pass
+        runs = {}
+        for gamma in (1, 4):
+            settings = Settings(gamma=gamma, max_new_tokens=16, raw=True)
+            events = pair.run(method, MEASURE_PROMPT, settings, policy=Fixed(gamma))
+            runs[gamma] = [event.round for event in events if isinstance(event, Verified)]
+        if method not in ("plain", "synthetic"):
+            costs[method] = Costs.of(passes, runs[1] + runs[4])
+    return costs

@@ -69,6 +69,14 @@ class Sampler:
         scores = self._warpers(torch.empty(0, dtype=torch.long), scores)
         return torch.softmax(scores, dim=-1)
 
+    def is_unsure(self, logits: Tensor, token: int) -> bool:
+        """Return whether a drafting model gave `token` less than the confidence cut.  [1, V]
+
+        Looks at the model's own softmax. Stopping *after* a token is exact; dropping it is not.
+        """
+        cut = self.settings.confidence
+        return cut > 0 and float(torch.softmax(logits[0].float(), -1)[token]) < cut
+
 
 def draw(probs: Tensor, generator: torch.Generator) -> int:
     """Draw one token from probs [V]; a one-hot row costs no random number."""

@@ -16,18 +16,18 @@ from pathlib import Path
 import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
-from torch import Tensor, nn
+from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 from transformers.utils.logging import disable_progress_bar
 
-from engine.models import linear
+from engine.models import lean, linear
+from engine.models.base import LanguageModel
 from engine.models.hf import HFModel
 from engine.models.mtp_module import load_module
 from engine.models.source import appearing, cache_folder
-from engine.proposers.mtp import MTPParts
+from engine.proposers.mtp import Chain, MTPParts
 from engine.text import HFCodec
 
-SharedLayers = dict[int, nn.Module]
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json")
 
 
@@ -55,10 +55,32 @@ def load_codec(folder: Path, model: PreTrainedModel) -> HFCodec:
     return HFCodec(tokenizer, frozenset(ids))
 
 
-def prepare(model: PreTrainedModel, shared: SharedLayers) -> tuple[HFModel, bool]:
-    """Pack a model's linears on a CPU and wrap it; say whether they are packed."""
-    packed = model.device.type == "cpu" and linear.pack(model, shared=shared)
-    return HFModel(model), packed
+def prepare(model: PreTrainedModel) -> LanguageModel:
+    """Wrap a target for reading: the lean forward where it applies; weights may move out."""
+    if lean.supports(model):
+        return lean.LeanLlama(model, drop=True)
+    if model.device.type == "cpu":
+        linear.pack(model)
+    return HFModel(model)
+
+
+def load_draft(
+    bundled: Path, target_folder: Path, target: PreTrainedModel, head_weight: Tensor, *, int8: bool
+) -> LanguageModel:
+    """Load a bundled draft model; `head_weight` [V, D] is the target's output matrix.
+
+    Any q is valid, so it scores only what it was trained to propose, in int8 where that is asked.
+    """
+    model = load_model(assemble_draft(bundled, target_folder), head_weight.device)
+    share_embedding(model, target)
+    vocab = draft_vocab(bundled)
+    vocab = None if vocab is None else vocab.to(head_weight.device)
+    head = linear.trimmed_head(head_weight, vocab, in_int8=int8)
+    if lean.supports(model):
+        make = linear.int8 if int8 else linear.packed
+        return lean.LeanLlama(model, make=make, head=head)
+    model.set_output_embeddings(head)
+    return prepare(model)
 
 
 def share_embedding(model: PreTrainedModel, target: PreTrainedModel) -> None:
@@ -71,17 +93,21 @@ def share_embedding(model: PreTrainedModel, target: PreTrainedModel) -> None:
             model.get_output_embeddings().weight = theirs.weight
 
 
-def load_mtp(folder: Path, target: PreTrainedModel, head_weight: Tensor) -> MTPParts:
+def load_mtp(
+    folder: Path, target: PreTrainedModel, head_weight: Tensor, *, int8: bool = False
+) -> MTPParts:
     """Load an MTP module for `target`; `head_weight` [V, D] is the target's output matrix."""
     module, vocab = load_module(folder, target.config)
     dtype, device = head_weight.dtype, head_weight.device
-    module = module.to(device=device, dtype=dtype)
+    chain: Chain = module.to(device=device, dtype=dtype)
     if device.type == "cpu":
-        linear.pack(module)
+        chain = lean.LeanMTP(module, linear.int8 if int8 else linear.packed)
     return MTPParts(
-        module=module,
+        module=chain,
         embedding=target.get_input_embeddings(),
-        head=linear.trimmed_head(head_weight, None if vocab is None else vocab.to(device)),
+        head=linear.trimmed_head(
+            head_weight, None if vocab is None else vocab.to(device), in_int8=int8
+        ),
         vocab_size=int(target.config.vocab_size),
         device=device,
     )

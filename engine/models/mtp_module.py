@@ -26,6 +26,7 @@ from transformers.models.llama.modeling_llama import (
 )
 
 from engine.errors import PlaygroundError
+from engine.models.cache import CropCache
 
 # Our attribute -> the name in a DeepSeek-layout checkpoint, behind "model.layers.N.".
 _DEEPSEEK_NAMES = {
@@ -55,6 +56,15 @@ class MTPModule(nn.Module):
         both = torch.cat([self.enorm(embeddings), self.hnorm(hidden)], dim=-1)
         mixed: Tensor = self.projection(both)
         return mixed
+
+    def new_cache(self) -> CropCache:
+        """Return an empty cache for `run`."""
+        return CropCache(self.config)
+
+    def run(self, embeddings: Tensor, hidden: Tensor, first: int, cache: CropCache) -> Tensor:
+        """Run positions from `first` on behind what `cache` holds.  [n, D] x 2 -> [n, D], normed"""
+        out: Tensor = self(embeddings[None], hidden[None], first=first, cache=cache.library_cache)
+        return out[0]
 
     def forward(
         self, embeddings: Tensor, hidden: Tensor, *, first: int = 0, cache: Any = None

@@ -52,8 +52,10 @@ class DraftModel:
             ids.append(draw(probs[0], self._generator))
             all_logits.append(logits)
             all_probs.append(probs)
+            if self._sampler.is_unsure(logits, ids[-1]):
+                break
         return Draft(
-            torch.tensor(ids[-gamma:], device=self._model.device),
+            torch.tensor(ids[-len(all_probs) :], device=self._model.device),
             torch.cat(all_probs),
             torch.cat(all_logits),
         )

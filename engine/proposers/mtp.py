@@ -4,15 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 
 from engine.models.base import Tap
-from engine.models.cache import CropCache
-from engine.models.mtp_module import MTPModule
 from engine.proposers.base import Context, Draft, no_draft
 from engine.sampling import Sampler, draw
+
+
+class Chain(Protocol):
+    """A module that can be run on its own output; its caches are its own kind, with `crop`."""
+
+    def new_cache(self) -> Any:
+        """Return an empty cache for `run`."""
+        ...
+
+    def run(self, embeddings: Tensor, hidden: Tensor, first: int, cache: Any) -> Tensor:
+        """Run positions from `first` on behind what `cache` holds.  [n, D] x 2 -> [n, D], normed"""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +33,7 @@ class MTPParts:
     embedding: the target's.  head: hidden [n, D] -> logits [n, V], -inf for tokens it never drafts.
     """
 
-    module: MTPModule
+    module: Chain
     embedding: nn.Module
     head: nn.Module
     vocab_size: int
@@ -44,7 +55,7 @@ class MTP:
         self._parts = parts
         self._sampler = sampler
         self._generator = generator
-        self._cache = CropCache(parts.module.config)
+        self._cache = parts.module.new_cache()
         self._num_ingested = 0
         self._last = torch.empty(0)  # module output at the last ingested position  [1, D]
 
@@ -66,8 +77,10 @@ class MTP:
             ids.append(draw(probs[0], self._generator))
             all_logits.append(logits)
             all_probs.append(probs)
+            if self._sampler.is_unsure(logits, ids[-1]):
+                break
         return Draft(
-            torch.tensor(ids[-gamma:], device=self._parts.device),
+            torch.tensor(ids[-len(all_probs) :], device=self._parts.device),
             torch.cat(all_probs),
             torch.cat(all_logits),
         )
@@ -87,10 +100,5 @@ class MTP:
     def _forward(self, tokens: Sequence[int], hidden: Tensor, *, first: int) -> Tensor:
         """Run the module on tokens [n] and hidden [n, D]; return its last output [1, D]."""
         ids = torch.tensor(tokens, device=self._parts.device)
-        out: Tensor = self._parts.module(
-            self._parts.embedding(ids)[None],
-            hidden[None],
-            first=first,
-            cache=self._cache.library_cache,
-        )
-        return out[0, -1:]
+        embeddings = self._parts.embedding(ids)
+        return self._parts.module.run(embeddings, hidden, first, self._cache)[-1:]

@@ -5,10 +5,16 @@ import torch
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
+from torch import nn
 from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 
-from engine.models import loader
-from tests.engine.tiny import CPU, VOCAB, llama
+from engine.models import linear, loader
+from engine.models.hf import HFModel
+from engine.models.lean import LeanLlama, LeanMTP
+from engine.models.linear import Int8Linear
+from engine.models.mtp_module import checkpoint_name
+from tests.engine.test_cache import sliding_model
+from tests.engine.tiny import CPU, VOCAB, llama, mtp_parts
 
 EMBEDDING = "model.embed_tokens.weight"
 
@@ -97,3 +103,84 @@ def test_equal_embeddings_are_held_once_and_others_are_left_alone():
     loader.share_embedding(other, target)
     assert same.get_input_embeddings().weight is target.get_input_embeddings().weight
     assert other.get_input_embeddings().weight is not target.get_input_embeddings().weight
+
+
+# --- ready to run ---
+
+
+def test_a_llama_runs_in_the_lean_form_and_its_weights_move_out():
+    source = llama(noise=0.2)
+    model = loader.prepare(source)
+    assert isinstance(model, LeanLlama)
+    assert not [module for module in source.model.layers.modules() if type(module) is nn.Linear]
+    expected = HFModel(llama(noise=0.2)).read([1, 2, 3], want=2).logits
+    assert torch.allclose(model.read([1, 2, 3], want=2).logits, expected, atol=1e-4)
+
+
+def test_another_model_keeps_the_librarys_modules_with_packed_linears():
+    source = sliding_model()
+    model = loader.prepare(source)
+    assert isinstance(model, HFModel)
+    stock = [module for module in source.modules() if type(module) is nn.Linear]
+    assert bool(stock) is not linear.is_supported()
+    expected = HFModel(sliding_model()).read([1, 2, 3, 1], want=2).logits
+    assert torch.allclose(model.read([1, 2, 3, 1], want=2).logits, expected, atol=1e-4)
+
+
+@pytest.mark.parametrize("int8", [False, True])
+def test_a_bundled_draft_model_scores_its_vocabulary_like_the_checkpoint(
+    target_folder, bundled, int8
+):
+    target = loader.load_model(target_folder, CPU)
+    head = target.get_output_embeddings().weight
+    loader.prepare(target)  # what the target gave away, the draft does not need
+    model = loader.load_draft(bundled, target_folder, target, head, int8=int8)
+    assert isinstance(model, LeanLlama)
+    checkpoint = loader.load_model(loader.assemble_draft(bundled, target_folder), CPU)
+    expected = HFModel(checkpoint).read([7, 8, 9, 7], want=3).logits
+    got = model.read([7, 8, 9, 7], want=3).logits
+    scored = [1, 5, 9]
+    assert torch.isfinite(got).nonzero()[:, 1].tolist() == scored * 3
+    error = (got - expected)[:, scored].norm() / expected[:, scored].norm()
+    assert (1e-4 < error < 0.2) if int8 else (error < 1e-5)
+
+
+def test_a_draft_model_the_lean_form_does_not_know_runs_in_the_librarys(
+    target_folder, bundled, monkeypatch
+):
+    target = loader.load_model(target_folder, CPU)
+    head = target.get_output_embeddings().weight
+    lean_one = loader.load_draft(bundled, target_folder, target, head, int8=False)
+    monkeypatch.setattr(loader.lean, "supports", lambda model: False)
+    model = loader.load_draft(bundled, target_folder, target, head, int8=False)
+    assert isinstance(model, HFModel)
+    got, expected = (m.read([7, 8, 9, 7], want=3).logits for m in (model, lean_one))
+    assert torch.allclose(got, expected, atol=1e-4)
+
+
+@pytest.mark.parametrize("int8", [False, True])
+def test_a_module_is_loaded_in_the_lean_form_with_the_targets_embedding(
+    target_folder, tmp_path, int8
+):
+    target = loader.load_model(target_folder, CPU)
+    module = mtp_parts(target).module
+    folder = tmp_path / "mtp"
+    folder.mkdir()
+    state = {checkpoint_name(n, 2): t.clone() for n, t in module.state_dict().items()}
+    state["draft_vocab"] = torch.tensor([2, 6], dtype=torch.int32)
+    save_file(state, folder / "model.safetensors")
+    values = {"num_hidden_layers": 2, "hidden_size": 32, "vocab_size": VOCAB}
+    (folder / "config.json").write_text(json.dumps(values))
+    head = target.get_output_embeddings().weight
+    parts = loader.load_mtp(folder, target, head, int8=int8)
+    assert isinstance(parts.module, LeanMTP)
+    assert parts.embedding is target.get_input_embeddings()
+    assert isinstance(parts.head.rows, Int8Linear) is int8
+    embeddings, hidden = torch.randn(2, 6, 32, generator=torch.Generator().manual_seed(0))
+    with torch.inference_mode():
+        expected = module.run(embeddings, hidden, 0, module.new_cache())
+        got = parts.module.run(embeddings, hidden, 0, parts.module.new_cache())
+        scores = parts.head(expected)
+    error = (got - expected).norm() / expected.norm()
+    assert (1e-4 < error < 0.2) if int8 else (error < 1e-5)
+    assert torch.isfinite(scores).nonzero()[:, 1].tolist() == [2, 6] * 6

@@ -1,5 +1,6 @@
 """The MTP proposer equals a reference without any cache, and wrong wirings do not."""
 
+import dataclasses
 import json
 
 import pytest
@@ -9,7 +10,8 @@ from safetensors.torch import load_file, save_file
 from engine.errors import PlaygroundError
 from engine.events import Settings
 from engine.models.hf import HFModel
-from engine.models.linear import TrimmedHead
+from engine.models.lean import LeanMTP
+from engine.models.linear import TrimmedHead, packed
 from engine.models.mtp_module import MTPModule, checkpoint_name, load_module, module_config
 from engine.proposers.mtp import MTP
 from engine.sampling import Sampler
@@ -19,6 +21,7 @@ from tests.engine.tiny import llama, mtp_parts, run
 PROMPT = [5, 9, 1, 5, 9, 7, 3]
 TARGET = llama(noise=0.2)  # noise: norm weights of 1 would hide a missing norm
 PARTS = mtp_parts(TARGET)
+LEAN = dataclasses.replace(PARTS, module=LeanMTP(PARTS.module, packed))
 
 
 class Watched(MTP):
@@ -53,24 +56,26 @@ def reference_logits(ids, drafted, *, hidden=None, shift=0):
     return torch.stack([TARGET.lm_head(out[0, row]) for out in outputs])
 
 
-def watched_run(gamma=4, temperature=0.0, **options):
-    proposer = Watched(temperature=temperature)
+def watched_run(gamma=4, temperature=0.0, *, parts=PARTS, **options):
+    proposer = Watched(parts, temperature=temperature)
     chosen = Settings(gamma=gamma, max_new_tokens=30, temperature=temperature, seed=2)
     events = run(HFModel(TARGET), proposer, PROMPT, chosen, **options)
     return proposer.seen, events
 
 
+@pytest.mark.parametrize("parts", [PARTS, LEAN], ids=["library", "lean"])
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 @pytest.mark.parametrize("gamma", [1, 2, 4])
-def test_every_proposal_of_a_run_equals_the_reference_without_a_cache(gamma, temperature):
-    seen, _ = watched_run(gamma, temperature)
+def test_every_proposal_of_a_run_equals_the_reference_without_a_cache(gamma, temperature, parts):
+    seen, _ = watched_run(gamma, temperature, parts=parts)
     assert len(seen) > 5
     for ids, draft in seen:
         expected = reference_logits(ids, draft.token_ids.tolist())
         assert torch.allclose(draft.logits, expected, atol=1e-4)
 
 
-def test_drafting_for_itself_in_all_accept_rounds_equals_the_reference_too():
+@pytest.mark.parametrize("parts", [PARTS, LEAN], ids=["library", "lean"])
+def test_drafting_for_itself_in_all_accept_rounds_equals_the_reference_too(parts):
     """Under a rule that accepts everything, entries must still be made again from true features."""
     from engine.verify import verify
 
@@ -79,7 +84,7 @@ def test_drafting_for_itself_in_all_accept_rounds_equals_the_reference_too():
         source = "bonus" if len(token_ids) else "target"
         return right._replace(num_accepted=len(token_ids), next_probs=p[-1], next_source=source)
 
-    seen, _ = watched_run(3, rule=accept_all)
+    seen, _ = watched_run(3, parts=parts, rule=accept_all)
     assert len(seen) > 5
     for ids, draft in seen:
         assert torch.allclose(
@@ -195,14 +200,12 @@ def test_a_module_for_a_target_of_another_size_is_refused(tmp_path, wrong):
 
 
 def test_a_module_that_scores_only_some_tokens_proposes_only_those():
-    from dataclasses import replace
-
     from torch import nn
 
     vocab = torch.tensor([3, 5, 8, 13])
     rows = nn.Linear(32, 4, bias=False)
     rows.weight = nn.Parameter(TARGET.lm_head.weight[vocab], requires_grad=False)
-    parts = replace(PARTS, head=TrimmedHead(rows, vocab, 97))
+    parts = dataclasses.replace(PARTS, head=TrimmedHead(rows, vocab, 97))
     for temperature in (0.0, 1.0):
         proposer = Watched(parts, temperature=temperature, repetition_penalty=1.2)
         chosen = Settings(gamma=3, max_new_tokens=20, temperature=temperature)

@@ -141,6 +141,82 @@ def test_numbers_come_only_from_the_generator_it_was_built_with(name):
     assert torch.equal(torch.random.get_rng_state(), before)
 
 
+# --- stopping when unsure ---
+
+MODEL_PROPOSERS = ("draft model", "small draft model", "mtp")
+
+
+def confidences(draft):
+    """What the model itself gave every token that it drafted."""
+    probs = torch.softmax(draft.logits, -1)
+    return probs[torch.arange(len(draft)), draft.token_ids].tolist()
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("name", MODEL_PROPOSERS)
+def test_a_draft_ends_with_the_first_unsure_token(name, temperature):
+    lengths = set()
+    for seed in range(4):
+        prompt = [*PROMPT, seed]
+        whole = Driver(name, seed=seed, temperature=temperature).propose(prompt, 8)
+        sure = confidences(whole)
+        for cut in (0.0, *sure, *(min(value + 1e-4, 1.0) for value in sure), 0.5, 1.0):
+            first = next((i for i, value in enumerate(sure) if value < cut), 7)
+            driver = Driver(name, seed=seed, temperature=temperature, confidence=cut)
+            draft = driver.propose(prompt, 8)
+            assert draft.token_ids.tolist() == whole.token_ids.tolist()[: first + 1]
+            assert torch.allclose(draft.probs, whole.probs[: first + 1], atol=1e-5)
+            lengths.add(len(draft))
+    assert {1, 8} < lengths
+
+
+@pytest.mark.parametrize("gamma", [1, 4, 8])
+@pytest.mark.parametrize("name", MODEL_PROPOSERS)
+def test_a_model_that_is_never_sure_enough_proposes_one_token(name, gamma):
+    for temperature in (0.0, 1.0):
+        draft = Driver(name, temperature=temperature, confidence=1.0).propose(PROMPT, gamma)
+        assert len(draft) == 1
+
+
+@pytest.mark.parametrize("name", MODEL_PROPOSERS)
+def test_a_short_draft_leaves_no_trace(name):
+    stopped, direct = Driver(name, confidence=0.6), Driver(name, confidence=0.6)
+    context = list(PROMPT)
+    for token in (7, 8, 1, 2):
+        stopped.propose(context, 6)
+        context.append(token)
+    after, at_once = stopped.propose(context, 6), direct.propose(context, 6)
+    assert after.token_ids.tolist() == at_once.token_ids.tolist()
+    assert torch.allclose(after.logits, at_once.logits, atol=1e-4)
+
+
+@pytest.mark.parametrize("method", ["mtp", "draft"])
+def test_the_greedy_text_is_the_same_at_any_cut_and_the_drafts_are_not(method):
+    def run_with(cut):
+        chosen = Settings(gamma=5, max_new_tokens=40, confidence=cut)
+        return list(tiny_pair().run(method, "abcabd", chosen))
+
+    plain = finished(list(tiny_pair().run("plain", "abcabd", Settings(max_new_tokens=40))))
+    drafted = []
+    for cut in (0.0, 0.05, 0.3, 0.6, 0.9, 1.0):
+        events = run_with(cut)
+        assert finished(events).token_ids == plain.token_ids
+        done = rounds(events)
+        drafted.append(max(len(r.proposal.tokens) for r in done))
+    assert drafted[0] == 5
+    assert drafted[-1] == 1
+
+
+def test_confidence_is_the_models_own_before_the_users_processors():
+    logits = torch.tensor([[2.0, 1.0, 0.0, -torch.inf]])
+    own = torch.softmax(logits[0], -1)[1].item()
+    hot = Sampler(Settings(temperature=9.0, top_k=1, confidence=own + 1e-4))
+    assert hot.is_unsure(logits, 1)
+    assert not Sampler(Settings(temperature=0.1, confidence=own - 1e-4)).is_unsure(logits, 1)
+    assert Sampler(Settings(confidence=1e-6)).is_unsure(logits, 3)
+    assert not Sampler(Settings()).is_unsure(logits, 3)
+
+
 # --- draft model ---
 
 

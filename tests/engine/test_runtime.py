@@ -3,13 +3,16 @@ import math
 import threading
 
 import pytest
+import torch
 
 from engine.catalog import load
 from engine.device import choose_device
 from engine.errors import PlaygroundError
 from engine.events import Settings, Started
+from engine.models import linear
 from engine.models.toy import ToyModel
-from engine.runtime import check_settings, describe_place, load_pair, warm_up
+from engine.policy import WIDEST
+from engine.runtime import check_settings, describe_place, load_pair, measure
 from tests.engine.tiny import CPU, METHODS, finished, rounds, tiny_pair, toy_pair
 
 
@@ -44,6 +47,9 @@ BAD_SETTINGS = [
     {"alpha": -0.1},
     {"alpha": 1.1},
     {"alpha": math.nan},
+    {"confidence": -0.1},
+    {"confidence": 1.1},
+    {"confidence": math.nan},
     {"stop": ("",)},
     {"stop": ("a", "")},
 ]
@@ -75,6 +81,7 @@ def test_a_number_that_no_run_can_use_is_refused_by_name(wrong):
         {"temperature": 1e-300},
         {"seed": 2**62},
         {"alpha": 0.0},
+        {"confidence": 1.0, "temperature": 1.0},
         {"stop": ("\n",)},
     ],
     ids=str,
@@ -166,13 +173,24 @@ def test_a_run_that_fails_frees_the_pair():
     assert finished(list(pair.run("draft", "abc", Settings()))).token_ids == expected
 
 
-def test_warming_up_runs_every_method():
+def test_measuring_runs_every_method_and_gives_the_costs_of_those_that_draft():
     pair, seen = toy_pair(), []
     run = pair.run
-    pair.run = lambda method, prompt, chosen: seen.append(method) or run(method, prompt, chosen)
-    pair.codec.encode = lambda prompt, raw=False: [1, 2]
-    warm_up(pair)
-    assert seen == ["plain", "draft", "lookup"]
+
+    def watched(method, prompt, chosen, *, policy):
+        seen.append((method, policy.next_gamma()))
+        return run(method, prompt, chosen, policy=policy)
+
+    pair.run = watched
+    costs = measure(pair)
+    assert seen == [(method, gamma) for method in pair.methods for gamma in (1, 4)]
+    assert set(costs) == {"draft", "lookup"}
+    for found in costs.values():
+        assert len(found.passes) == WIDEST
+        assert min(found.passes) > 0
+        assert found.draft_step > 0
+        assert 0 <= found.plain_overhead <= found.overhead
+    assert pair.costs == {}  # whoever asked keeps them
 
 
 def test_an_unknown_pair_is_refused_before_anything_is_loaded():
@@ -185,10 +203,10 @@ def test_a_device_that_is_not_there_is_refused():
     assert choose_device("auto") == choose_device(None)
 
 
-def test_the_place_is_described_for_whoever_reads_the_times():
-    import torch
-
-    place = describe_place(CPU, torch.float32, 2, packed=True)
+@pytest.mark.parametrize(("packed", "linears"), [(True, "packed"), (False, "stock")])
+def test_the_place_is_described_for_whoever_reads_the_times(packed, linears, monkeypatch):
+    monkeypatch.setattr(linear, "is_supported", lambda: packed)
+    place = describe_place(CPU, torch.float32, 2)
     assert place["device"] == "cpu"
-    assert (place["threads"], place["dtype"], place["linears"]) == ("2", "float32", "packed")
+    assert (place["threads"], place["dtype"], place["linears"]) == ("2", "float32", linears)
     assert place["torch"] == torch.__version__

@@ -5,6 +5,7 @@ exact probabilities; no random number is drawn. The rule is a black box: between
 q/p and 1 its decision cannot change, so one probe per interval of u tells it all.
 """
 
+import dataclasses
 import itertools
 import math
 
@@ -159,6 +160,34 @@ def test_the_joint_law_is_the_targets_when_the_proposer_leaves_tokens_out():
     q = torch.tensor([0.0, 0.3, 0.7], dtype=torch.float64)
     chosen = PROCESSORS["temperature 1"]
     assert error_of(verify, chosen, PROMPTS[0], 2, draft_row=lambda _: q) < 1e-12
+
+
+def until_unsure(chosen, prompt, *, dropping=False):
+    """What a proposer with a confidence cut keeps of a draft from NOISY."""
+
+    def keep(drawn):
+        for i, token in enumerate(drawn):
+            logits = NOISY.read([*prompt, *drawn[:i]]).logits
+            if Sampler(chosen).is_unsure(logits, token):
+                return drawn[: i + (not dropping)]
+        return drawn
+
+    return keep
+
+
+@pytest.mark.parametrize("cut", [0.05, 0.2, 0.4, 0.6, 0.9, 1.0])
+@pytest.mark.parametrize("name", ["temperature 1", "temperature", "top-k", "all"])
+def test_the_joint_law_is_the_targets_when_a_draft_ends_with_an_unsure_token(name, cut):
+    for prompt in PROMPTS:
+        chosen = dataclasses.replace(PROCESSORS[name], confidence=cut)
+        keep = until_unsure(chosen, prompt)
+        assert error_of(verify, chosen, prompt, 2, keep=keep) < 1e-12
+
+
+def test_dropping_the_unsure_token_itself_would_not_be_exact():
+    chosen = dataclasses.replace(PROCESSORS["temperature 1"], confidence=0.4)
+    keep = until_unsure(chosen, PROMPTS[0], dropping=True)
+    assert error_of(verify, chosen, PROMPTS[0], 2, keep=keep) > 1e-2
 
 
 def test_without_a_proposal_the_next_law_is_the_targets():

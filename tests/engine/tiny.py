@@ -23,21 +23,24 @@ VOCAB = 97
 METHODS = ("plain", "mtp", "draft", "lookup", "synthetic")
 
 
-def llama(*, seed=0, vocab=VOCAB, max_length=512, noise=0.0) -> LlamaForCausalLM:
-    """Return a random Llama; `noise` moves its weights a little: it then agrees sometimes."""
-    config = LlamaConfig(
-        vocab_size=vocab,
-        hidden_size=32,
-        intermediate_size=48,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        max_position_embeddings=max_length,
-        initializer_range=0.3,
-        bos_token_id=0,
-        eos_token_id=None,
-        pad_token_id=None,
-    )
+def llama(*, seed=0, vocab=VOCAB, max_length=512, noise=0.0, **changes) -> LlamaForCausalLM:
+    """Return a random Llama; `noise` moves its weights a little: it then agrees sometimes.
+
+    `changes` are other values of the config.
+    """
+    values = {
+        "hidden_size": 32,
+        "intermediate_size": 48,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "initializer_range": 0.3,
+        "bos_token_id": 0,
+        "eos_token_id": None,
+        "pad_token_id": None,
+        **changes,
+    }
+    config = LlamaConfig(vocab_size=vocab, max_position_embeddings=max_length, **values)
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         model = LlamaForCausalLM(config).eval().requires_grad_(False)
