@@ -7,22 +7,25 @@ write both to `--out` with their model cards. Every step resumes where it was st
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaForCausalLM
 
 from engine import catalog
 from engine.device import choose_device
+from engine.models.loader import draft_vocab
 from engine.models.mtp_module import MTPModule, load_module, module_config
 from engine.models.source import checkpoint_folder
 from engine.training import draft, export, mtp
-from engine.training.data import Batch, Corpus, add_hidden
-from engine.training.evaluate import acceptance, make_replies, spell
+from engine.training.data import Corpus, add_hidden
+from engine.training.evaluate import Replies, RunLengths, acceptance, spell, table
 from engine.training.generate import generate
-from engine.training.loop import fastest_dtype, train
+from engine.training.loop import Spent, fastest_dtype, train
+
+SAME_KIND = 200  # held-out conversations of the training text that the card counts
 
 
 def say(text: str) -> None:
@@ -31,19 +34,23 @@ def say(text: str) -> None:
 
 
 def main() -> None:
-    """Run every step that is not done yet."""
+    """Run every step that is not done yet, or only measure what is there."""
     options = _options()
     device = choose_device(options.device)
-    model = catalog.load().models["smollm2-135m"]
-    folder = checkpoint_folder(model)
+    folder = checkpoint_folder(catalog.load().models["smollm2-135m"])
     tokenizer = AutoTokenizer.from_pretrained(folder)
+    if options.evaluate:
+        with TemporaryDirectory() as replies:
+            target = _target(folder, device, torch.float32)
+            _evaluate(options, target, Replies(target, tokenizer, Path(replies)))
+        return
     text = options.work / "text"
     fast = _target(folder, device, fastest_dtype(device))
     generate(fast, tokenizer, text, num_tokens=options.tokens, report=say)
     add_hidden(fast, text, report=say)
     del fast
     target = _target(folder, device, torch.float32)
-    held_out = make_replies(target, tokenizer, options.work / "held-out")
+    held_out = Replies(target, tokenizer, options.work / "held-out")
     corpus = Corpus(text)
     vocab = corpus.frequent(options.vocab)
     say(f"{corpus.num_tokens} tokens, {vocab.numel()} rows cover {corpus.coverage(vocab):.4f}")
@@ -53,9 +60,34 @@ def main() -> None:
         _train_draft(options, target, corpus, held_out, vocab)
 
 
+def _evaluate(options: argparse.Namespace, target: LlamaForCausalLM, replies: Replies) -> None:
+    """Print the acceptance table of the drafters in --out."""
+    embedding = target.model.embed_tokens.weight
+    if "mtp" in options.only:
+        folder = options.out / "smollm2-135m-mtp"
+        module, vocab = load_module(folder, target.config)
+        module = module.to(target.device)
+        rows = _vocab(vocab, target)
+        measure = partial(mtp.run_lengths, module, embedding, rows)
+        say(f"MTP module\n{table(replies.acceptance(measure))}")
+    if "draft" in options.only:
+        folder = options.out / "smollm2-135m-draft"
+        model = draft.pruned(target).to(target.device)
+        model.load_state_dict(export.stored_weights(folder), strict=False)
+        rows = _vocab(draft_vocab(folder), target)
+        measure = partial(draft.run_lengths, model, embedding, rows)
+        say(f"draft model\n{table(replies.acceptance(measure))}")
+
+
+def _vocab(vocab: torch.Tensor | None, target: LlamaForCausalLM) -> torch.Tensor:
+    everything = torch.arange(target.config.vocab_size) if vocab is None else vocab
+    return everything.to(target.device)
+
+
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m engine.training", description=__doc__)
-    parser.add_argument("--work", type=Path, required=True, help="folder for text and states")
+    parser.add_argument("--work", type=Path, help="folder for text and states")
+    parser.add_argument("--evaluate", action="store_true", help="only measure what is in --out")
     parser.add_argument("--out", type=Path, default=catalog.ASSETS / "models")
     parser.add_argument("--tokens", type=int, default=1_500_000)
     parser.add_argument("--vocab", type=int, default=12288, help="rows of the head to train on")
@@ -65,7 +97,10 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--only", nargs="+", default=["mtp", "draft"], choices=["mtp", "draft"])
     parser.add_argument("--afresh", action="store_true", help="do not start from what is in --out")
     parser.add_argument("--device", default=None)
-    return parser.parse_args()
+    options = parser.parse_args()
+    if not (options.work or options.evaluate):
+        parser.error("say where the text shall lie: --work FOLDER")
+    return options
 
 
 def _target(folder: Path, device: torch.device, dtype: torch.dtype) -> LlamaForCausalLM:
@@ -77,7 +112,7 @@ def _train_mtp(
     options: argparse.Namespace,
     target: LlamaForCausalLM,
     corpus: Corpus,
-    held_out: Corpus,
+    held_out: Replies,
     vocab: torch.Tensor,
 ) -> None:
     out = options.out / "smollm2-135m-mtp"
@@ -85,11 +120,7 @@ def _train_mtp(
     vocab = vocab.to(target.device)
     embedding = target.model.embed_tokens.weight
     measure = partial(mtp.run_lengths, module, embedding, vocab)
-
-    def evaluate() -> str:
-        return spell(_acceptance(measure, held_out, target))
-
-    say(f"MTP module at the start: {evaluate()}")
+    say(f"MTP module at the start: {spell(held_out.pooled(measure))}")
     spent = train(
         module,
         corpus,
@@ -98,19 +129,24 @@ def _train_mtp(
         seconds=options.mtp_seconds,
         learning_rate=6e-4,
         batch_size=options.batch_size,
-        evaluate=evaluate,
+        evaluate=partial(held_out.pooled, measure),
         report=say,
     )
-    rates = _acceptance(measure, held_out, target)
-    export.write_mtp(out, module, target.config, vocab, export.Facts(corpus, spent, rates))
+    facts = _facts(measure, corpus, held_out, spent, target)
+    export.write_mtp(out, module, target.config, vocab, facts)
 
 
-def _acceptance(
-    measure: Callable[[Batch], torch.Tensor], held_out: Corpus, target: LlamaForCausalLM
-) -> list[float]:
-    """Return the acceptance over all held-out replies."""
-    rows = held_out.train + held_out.held_out
-    return acceptance(measure, held_out, rows, device=target.device)
+def _facts(
+    measure: RunLengths,
+    corpus: Corpus,
+    held_out: Replies,
+    spent: Spent,
+    target: LlamaForCausalLM,
+) -> export.Facts:
+    """Measure what the model card tells."""
+    some = corpus.held_out[:SAME_KIND]
+    same_kind = acceptance(measure, corpus, some, device=target.device)
+    return export.Facts(corpus, spent, held_out.acceptance(measure), same_kind)
 
 
 def _first_module(target: LlamaForCausalLM, bundled: Path | None) -> MTPModule:
@@ -133,7 +169,7 @@ def _train_draft(
     options: argparse.Namespace,
     target: LlamaForCausalLM,
     corpus: Corpus,
-    held_out: Corpus,
+    held_out: Replies,
     vocab: torch.Tensor,
 ) -> None:
     out = options.out / "smollm2-135m-draft"
@@ -143,11 +179,7 @@ def _train_draft(
         model.load_state_dict(export.stored_weights(out), strict=False)
     embedding = target.model.embed_tokens.weight
     measure = partial(draft.run_lengths, model, embedding, vocab)
-
-    def evaluate() -> str:
-        return spell(_acceptance(measure, held_out, target))
-
-    say(f"draft model at the start: {evaluate()}")
+    say(f"draft model at the start: {spell(held_out.pooled(measure))}")
     spent = train(
         model,
         corpus,
@@ -156,11 +188,11 @@ def _train_draft(
         seconds=options.draft_seconds,
         learning_rate=6e-4,
         batch_size=options.batch_size,
-        evaluate=evaluate,
+        evaluate=partial(held_out.pooled, measure),
         report=say,
     )
-    rates = _acceptance(measure, held_out, target)
-    export.write_draft(out, model, vocab, export.Facts(corpus, spent, rates))
+    facts = _facts(measure, corpus, held_out, spent, target)
+    export.write_draft(out, model, vocab, facts)
 
 
 if __name__ == "__main__":

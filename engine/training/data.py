@@ -7,7 +7,7 @@ they stopped. Conversations keep their order; every 25th is held out.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,6 +18,7 @@ from transformers import LlamaForCausalLM
 
 HOLD_OUT = 25
 ASSISTANT = (1, 520, 9531, 198)  # "<|im_start|>assistant\n" in SmolLM2's tokens
+END = 2  # "<|im_end|>"
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +80,8 @@ class Corpus:
             tokens[j, :size] = torch.from_numpy(self._rows[i])
             hidden[j, :size] = torch.from_numpy(self._hidden[i].astype(np.float32))
             mask[j, :size] = True
-            answer[j, answer_start(self._rows[i]) : size] = True
+            for start, end in answer_spans(self._rows[i].tolist()):
+                answer[j, start:end] = True
         return Batch(tokens, hidden, mask, answer)
 
     def epochs(self, batch_size: int, seed: int, skip: int = 0) -> Iterator[Batch]:
@@ -98,13 +100,16 @@ class Corpus:
                         yield self.batch([int(i) for i in groups[k]])
 
 
-def answer_start(row: np.ndarray) -> int:
-    """Return where the reply begins (0 when there is no template)."""
-    size = len(ASSISTANT)
-    for i in range(len(row) - size + 1):
-        if tuple(row[i : i + size]) == ASSISTANT:
-            return i + size
-    return 0
+def answer_spans(row: Sequence[int]) -> list[tuple[int, int]]:
+    """Return [start, end) of every reply; the token that ends a reply belongs to it."""
+    ids = list(row)
+    spans = []
+    for at in (i for i, token in enumerate(ids) if token == ASSISTANT[0]):
+        start = at + len(ASSISTANT)
+        if tuple(ids[at:start]) == ASSISTANT:
+            end = next((i + 1 for i in range(start, len(ids)) if ids[i] == END), len(ids))
+            spans.append((start, end))
+    return spans
 
 
 def hidden_path(chunk: Path) -> Path:

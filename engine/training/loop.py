@@ -1,8 +1,8 @@
 """The training loop both drafters share: resumable, bounded by seconds, honest about them.
 
 Contract: `train` runs until `seconds` of training (over all sittings) are used up, saving its
-state about every two minutes; calling it again goes on from there. The learning rate follows a
-cosine over the whole budget. It returns the seconds and tokens actually spent.
+state and its learning curve about every two minutes; calling it again goes on from there. The
+learning rate follows a cosine over the whole budget. It returns what was actually spent.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import torch
@@ -19,6 +20,17 @@ from engine.training.data import Batch, Corpus
 
 SAVE_EVERY = 120.0
 WARM_UP_STEPS = 40
+LONGEST_STEP = 20.0  # seconds; a step that took longer was suspended meanwhile
+
+
+@dataclass(slots=True)
+class Spent:
+    """What training took so far; curve: rows of seconds, tokens, acceptance by position."""
+
+    seconds: float = 0.0
+    tokens: int = 0
+    steps: int = 0
+    curve: list[list[float]] = field(default_factory=list)
 
 
 def train(
@@ -30,27 +42,27 @@ def train(
     seconds: float,
     learning_rate: float,
     batch_size: int,
-    evaluate: Callable[[], str],
+    evaluate: Callable[[], list[float]],
     report: Callable[[str], None],
     seed: int = 0,
-) -> dict[str, float]:
-    """Train the parameters of `module` that require gradients."""
+) -> Spent:
+    """Train the parameters of `module` that require gradients; `evaluate` gives the curve."""
     parameters = [p for p in module.parameters() if p.requires_grad]
     optimizer = torch.optim.AdamW(parameters, lr=learning_rate, betas=(0.9, 0.95))
-    spent = {"seconds": 0.0, "tokens": 0.0, "steps": 0.0}
+    spent = Spent()
     if state_path.exists():
         state = torch.load(state_path, weights_only=True)
         module.load_state_dict(state["module"], strict=False)
         optimizer.load_state_dict(state["optimizer"])
-        spent = state["spent"]
+        spent = Spent(**state["spent"])
     device = parameters[0].device
     dtype = fastest_dtype(device)
-    batches = corpus.epochs(batch_size, seed, skip=int(spent["steps"]))
-    saved = spent["seconds"]
-    while spent["seconds"] < seconds:
+    batches = corpus.epochs(batch_size, seed, skip=spent.steps)
+    saved = spent.seconds
+    while spent.seconds < seconds:
         begun = time.monotonic()
         for group in optimizer.param_groups:
-            group["lr"] = learning_rate * _schedule(spent["steps"], spent["seconds"] / seconds)
+            group["lr"] = learning_rate * _schedule(spent.steps, spent.seconds / seconds)
         batch = next(batches).to(device)
         with torch.autocast(device.type, dtype=dtype, enabled=dtype != torch.float32):
             loss = loss_of(batch)
@@ -58,18 +70,20 @@ def train(
         loss.backward()
         nn.utils.clip_grad_norm_(parameters, 1.0)
         optimizer.step()
-        spent["steps"] += 1
-        spent["tokens"] += float(batch.mask.sum())
-        spent["seconds"] += time.monotonic() - begun
-        if spent["steps"] % 50 == 0:
+        spent.steps += 1
+        spent.tokens += int(batch.mask.sum())
+        spent.seconds += min(time.monotonic() - begun, LONGEST_STEP)
+        if spent.steps % 50 == 0:
             report(
-                f"{spent['seconds']:.0f} s, step {spent['steps']:.0f}, "
-                f"{spent['tokens'] / 1e6:.2f} M tokens, loss {loss.item():.3f}"
+                f"{spent.seconds:.0f} s, step {spent.steps}, "
+                f"{spent.tokens / 1e6:.2f} M tokens, loss {loss.item():.3f}"
             )
-        if spent["seconds"] - saved > SAVE_EVERY or spent["seconds"] >= seconds:
-            saved = spent["seconds"]
+        if spent.seconds - saved > SAVE_EVERY or spent.seconds >= seconds:
+            saved = spent.seconds
+            rates = evaluate()
+            spent.curve.append([spent.seconds, float(spent.tokens), *rates])
             _save(state_path, module, optimizer, spent)
-            report(f"{spent['seconds']:.0f} s: {evaluate()}")
+            report(f"{spent.seconds:.0f} s: {' / '.join(f'{rate:.3f}' for rate in rates)}")
     return spent
 
 
@@ -79,14 +93,12 @@ def _schedule(step: float, done: float) -> float:
     return min(1.0, (step + 1) / WARM_UP_STEPS) * (0.95 * cosine + 0.05)
 
 
-def _save(
-    path: Path, module: nn.Module, optimizer: torch.optim.Optimizer, spent: dict[str, float]
-) -> None:
+def _save(path: Path, module: nn.Module, optimizer: torch.optim.Optimizer, spent: Spent) -> None:
     trained = {n for n, p in module.named_parameters() if p.requires_grad}
     weights = {n: t for n, t in module.state_dict().items() if n in trained}
     partial = path.with_suffix(".partial")
     torch.save(
-        {"module": weights, "optimizer": optimizer.state_dict(), "spent": dict(spent)}, partial
+        {"module": weights, "optimizer": optimizer.state_dict(), "spent": asdict(spent)}, partial
     )
     partial.rename(path)
 

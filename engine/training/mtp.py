@@ -19,7 +19,7 @@ from engine.training.loop import soft_cross_entropy
 
 DEPTH_WEIGHTS = (1.0, 0.7, 0.5)
 DEPTH_SHARES = (1.0, 0.5, 0.5)  # of the positions whose cross-entropy is computed, per depth
-REGRESSION = 0.2
+REGRESSION = 0.05
 
 
 class DepthAttention:
