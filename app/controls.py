@@ -24,7 +24,7 @@ DEFAULT_GAMMA = 2  # where the bundled drafters do best on a CPU; see the README
 NUMBERS = (("temperature", 0, 0.1), ("seed", 0, 1), ("max_new_tokens", 128, 16))
 MORE_NUMBERS = (
     *(("top_k", 0, 10), ("top_p", 1, 0.05)),
-    *(("min_p", 0, 0.05), ("repetition_penalty", 1, 0.05)),
+    *(("min_p", 0, 0.05), ("repetition_penalty", 1, 0.05), ("confidence", 0, 0.05)),
 )
 """Name, value and step of the number fields; the second group lies in the accordion."""
 

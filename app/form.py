@@ -23,6 +23,7 @@ LIMITS: dict[str, tuple[float, float]] = {
     "top_p": (0.01, 1),
     "min_p": (0, 1),
     "repetition_penalty": (0.5, 2),
+    "confidence": (0, 1),
 }
 WHOLE = {"gamma", "seed", "max_new_tokens", "top_k"}
 MOST_STOPS, LONGEST_STOP = 8, 80
@@ -43,7 +44,7 @@ class Form:
     @property
     def work(self) -> tuple[str, str, Settings]:
         """What a plain run of this form depends on; runs of equal work share one baseline."""
-        plain = dataclasses.replace(self.settings, gamma=0, adaptive=False)
+        plain = dataclasses.replace(self.settings, gamma=0, adaptive=False, confidence=0.0)
         return self.pair, self.prompt, plain
 
 

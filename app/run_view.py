@@ -41,6 +41,7 @@ class RunView:
         self._rows: dict[int, list[Cell]] = {}
         self._dirty: set[int] = set()
         self._num_shown = 0
+        self._num_undrafted = self._last_gamma = 0
         self.series = Series(self.plain_per_second)
         self._num_sent = 0
 
@@ -57,6 +58,8 @@ class RunView:
                 self._put(event.index, pending_cells(event))
             case Verified():
                 self.text += event.round.text
+                self._last_gamma = event.round.gamma
+                self._num_undrafted += event.round.gamma == 0
                 self._put(event.round.index, self._round_cells(event.round))
                 self.series.add(self.metrics, event.round)
             case Finished():
@@ -101,6 +104,14 @@ class RunView:
         }
 
     @property
+    def num_rested(self) -> int:
+        """Rounds in which an adaptive run chose not to draft; a last round without room is none."""
+        if not self.started or not self.started.settings.adaptive:
+            return 0
+        full = self.metrics.num_emitted >= self.started.settings.max_new_tokens
+        return max(self._num_undrafted - (full and self._last_gamma == 0), 0)
+
+    @property
     def plain_per_second(self) -> float | None:
         """Tokens per second of the baseline, where it was measured."""
         return self.baseline.tokens_per_second if self.baseline else None
@@ -121,6 +132,8 @@ class RunView:
             "text": self.text,
             # The most tokens an adaptive run may propose; 0 when the length is fixed.
             "adaptive": started.settings.gamma if started and started.settings.adaptive else 0,
+            "greedy": started is not None and started.settings.temperature == 0,
+            "rested": self.num_rested,
             "numbers": self.numbers(),
             "points": points,
             "totals": self.series.totals(self.metrics),

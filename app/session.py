@@ -214,7 +214,7 @@ def unexpected(error: BaseException) -> PlaygroundError:
 
 def _settings(form: Form, method: str) -> Settings:
     if method == "plain":
-        return dataclasses.replace(form.settings, gamma=0, adaptive=False)
+        return dataclasses.replace(form.settings, gamma=0, adaptive=False, confidence=0.0)
     return form.settings
 
 

@@ -226,7 +226,10 @@ function drawFoot() {
       : word("foot.books"));
   }
   if (now && now.adaptive) parts.push(fill(word("foot.adaptive"), { gamma: now.adaptive }));
+  if (n && now.rested) parts.push(fill(word("foot.rested"), { rested: now.rested, rounds: n.rounds }));
   const where = (now && now.where) || {};
+  // Sampled text differs by its coins, whatever the bits are.
+  if (n && now.greedy && where.identity === "bit-identical") parts.push(word("foot.identical"));
   if (where.device) parts.push(say({ code: "foot.where", facts: where, plain: where.device }));
   $("foot").replaceChildren(...parts.map((part) => make("span", "", part)));
   $("foot").title = Object.entries(where).map((pair) => pair.join(": ")).join("\n");

@@ -14,6 +14,7 @@ GOOD: dict[str, Any] = {
     "pair": "smollm2", "method": "mtp", "prompt": "Hello", "gamma": 3, "adaptive": False,
     "temperature": 0, "seed": 0, "max_new_tokens": 64, "compare": True, "stop": "",
     "top_k": 0, "top_p": 1, "min_p": 0, "repetition_penalty": 1,
+    "confidence": 0,
 }  # fmt: skip
 
 
@@ -48,6 +49,7 @@ def test_a_good_form_becomes_settings() -> None:
         ({"top_p": 0}, "bad_number"),
         ({"top_p": 1.1}, "bad_number"),
         ({"min_p": 2}, "bad_number"),
+        ({"confidence": 1.5}, "bad_number"),
         ({"repetition_penalty": 0}, "bad_number"),
         ({"stop": "\n".join("abcdefghi")}, "bad_stop"),
         ({"stop": "x" * 81}, "bad_stop"),
@@ -92,3 +94,9 @@ def test_a_limit_is_told_as_a_person_would_write_it() -> None:
 )
 def test_stop_texts_stand_one_per_line(typed: str | None, stops: tuple[str, ...]) -> None:
     assert read(stop=typed).settings.stop == stops
+
+
+def test_the_confidence_cut_reaches_the_run_and_leaves_the_baseline_alone() -> None:
+    form = read(confidence=0.4)
+    assert form.settings.confidence == 0.4
+    assert form.work == read().work

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import pytest
@@ -216,3 +217,31 @@ def test_the_first_token_and_the_saved_passes_come_with_their_counters() -> None
     assert numbers["ttft"] == numbers["prefill_seconds"] + numbers["proposer_seconds"] == 0.1
     assert (numbers["saved"], numbers["emitted"], numbers["passes"]) == (2, 4, 2)
     assert RunView().numbers()["ttft"] is None
+
+
+def auto_run(gammas: list[int], *, adaptive: bool = True, longest: int = 128) -> RunView:
+    settings = Settings(adaptive=adaptive, max_new_tokens=longest)
+    events: list[Event] = [
+        dataclasses.replace(event, settings=settings) if isinstance(event, Started) else event
+        for event in begin()
+    ]
+    for index, gamma in enumerate(gammas):
+        event = verified((B,) if gamma else (), 0, C, "recovered" if gamma else "target")
+        done = dataclasses.replace(event.round, index=index, gamma=gamma)
+        events.append(Verified(done))
+    return view_of(*events)
+
+
+def test_rounds_in_which_auto_did_not_draft_are_counted() -> None:
+    assert auto_run([2, 0, 0, 1]).snapshot()["rested"] == 2
+    assert auto_run([2, 0, 0, 1], adaptive=False).snapshot()["rested"] == 0
+
+
+def test_a_last_round_that_had_no_room_to_draft_is_not_counted_as_rest() -> None:
+    assert auto_run([2, 0, 0], longest=4).snapshot()["rested"] == 1
+
+
+def test_a_view_says_whether_the_run_was_greedy() -> None:
+    assert view_of(*begin()).snapshot()["greedy"] is True
+    sampled = Started("mtp", "smollm2", "T", "P", Settings(temperature=1.0), "prompt", (1, 2))
+    assert view_of(sampled).snapshot()["greedy"] is False
