@@ -20,7 +20,6 @@ from app.session import Session
 
 Say = Callable[[str], str]
 DEFAULT_PRESET = "code"
-DEFAULT_GAMMA = 2  # where the bundled drafters do best on a CPU; see the README
 NUMBERS = (("temperature", 0, 0.1), ("seed", 0, 1), ("max_new_tokens", 128, 16))
 MORE_NUMBERS = (
     *(("top_k", 0, 10), ("top_p", 1, 0.05)),
@@ -143,10 +142,24 @@ class Controls:
     def _gamma(self) -> None:
         with gr.Row(elem_id="dl-gamma"):
             choices = [(str(gamma), gamma) for gamma in range(1, 9)]
+            best = {name: method.gamma for name, method in self.session.catalog.methods.items()}
             self.gamma = self._field(
-                gr.Radio, "gamma", choices=choices, value=DEFAULT_GAMMA, elem_classes="segmented"
+                gr.Radio,
+                "gamma",
+                choices=choices,
+                value=best[self.method.value] or 1,
+                elem_classes="segmented",
             )
             self.adaptive = self._field(gr.Checkbox, "adaptive", value=False)
+        # In the browser: each method starts where it was measured to do best.
+        self.method.input(
+            None,
+            [self.method, self.gamma],
+            self.gamma,
+            js=f"(method, gamma) => {json.dumps(best)}[method] || gamma",
+            show_progress="hidden",
+            api_visibility="private",
+        )
 
     def _numbers(self, elem_id: str, numbers: tuple[tuple[str, float, float], ...]) -> list[Any]:
         # No minimum or maximum here: Gradio would answer in English before our own check does.

@@ -336,7 +336,8 @@ def _provenance(
             for name, part in parts
         }
     return {
-        "command": " ".join(["python -m engine", *sys.argv[1:]]),
+        # File names only: where somebody keeps files is nobody's business.
+        "command": " ".join(["python -m engine", *(Path(word).name for word in sys.argv[1:])]),
         "commit": _commit(),
         "pair": pair.id,
         "where": pair.where,

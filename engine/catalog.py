@@ -20,12 +20,16 @@ Kind = Literal["none", "integrated", "assembled", "draftless", "synthetic"]
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """A way to decode. `uses` is the pair's key for the weights it needs ("" for none)."""
+    """A way to decode. `uses` is the pair's key for the weights it needs ("" for none).
+
+    gamma: the draft length to start with; 0 leaves it as it is.
+    """
 
     id: str
     kind: Kind
     uses: str = ""
     page: bool = True
+    gamma: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import platform
 import resource
 import sys
+from pathlib import Path
 
 import torch
 
@@ -50,6 +52,19 @@ def use_all_cores() -> int:
         allowed = len(os.sched_getaffinity(0))
         torch.set_num_threads(min(torch.get_num_threads(), allowed))
     return torch.get_num_threads()
+
+
+def processor_name(device: torch.device) -> str:
+    """Return the name of the GPU, or of the processor as far as the system tells it."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        lines = []
+    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    name = names[0] if names else platform.processor() or platform.machine()
+    return f"{name}, {torch.backends.cpu.get_cpu_capability()}"
 
 
 def peak_memory_gb() -> float:

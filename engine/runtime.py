@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import platform
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,7 +18,7 @@ import transformers
 
 from engine import catalog
 from engine.decode import decode, never
-from engine.device import choose_device, use_all_cores
+from engine.device import choose_device, processor_name, use_all_cores
 from engine.errors import PlaygroundError
 from engine.events import Event, Settings, Started, Verified
 from engine.models import linear
@@ -263,10 +262,9 @@ def bundled_folder(known: catalog.Catalog, model_id: str) -> Path:
 def describe_place(device: torch.device, dtype: torch.dtype, threads: int) -> dict[str, str]:
     """Return what a reader needs to judge times measured here."""
     packed = device.type == "cpu" and linear.is_supported()
-    name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.machine()
     return {
         "device": device.type,
-        "processor": name,
+        "processor": processor_name(device),
         "threads": str(threads),
         "dtype": str(dtype).removeprefix("torch."),
         "linears": "packed" if packed else "stock",

@@ -1,5 +1,6 @@
 """The README, the requirements and the folders say what is true."""
 
+import json
 import re
 import subprocess
 import tomllib
@@ -10,6 +11,7 @@ from packaging.requirements import Requirement
 
 from app.theme import LEGEND
 from engine import catalog
+from engine.bench import METHODS
 
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -127,3 +129,27 @@ def test_the_bundled_weights_are_small_and_carry_a_card() -> None:
 def test_the_project_file_only_holds_tool_settings() -> None:
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     assert set(settings) == {"tool"}
+
+
+def test_the_speed_table_is_the_shipped_measurement() -> None:
+    result = json.loads((ROOT / "assets/bench/smollm2-cpu.json").read_text(encoding="utf-8"))
+    pooled = {row["method"]: row for row in result["rows"] if row["domain"] == "all"}
+    theirs = pooled["transformers-plain"]["speedup"]
+    listed = {row[0].strip("`"): row[1:] for row in rows_under("Is it faster?")[: len(pooled)]}
+    assert list(listed) == list(pooled) == list(METHODS)
+    for method, row in pooled.items():
+        gamma, speed, ratio, over, *_ = listed[method]
+        assert gamma == str(row["gamma"])
+        assert speed == f"{row['tokens_per_second']:.1f}"
+        spread = f"({row['speedup_low']:.2f} to {row['speedup_high']:.2f})"
+        assert ratio == f"{row['speedup']:.2f} {spread}"
+        assert over == f"{row['speedup'] / theirs:.2f}"
+
+
+def test_the_domain_table_is_the_shipped_measurement() -> None:
+    result = json.loads((ROOT / "assets/bench/smollm2-cpu.json").read_text(encoding="utf-8"))
+    domains = list(catalog.load().presets)
+    assert f"| method | {' | '.join(domains)} |" in README
+    for method in ("mtp", "draft", "lookup"):
+        own = {r["domain"]: r["speedup"] for r in result["rows"] if r["method"] == method}
+        assert f"| `{method}` | {' | '.join(f'{own[d]:.2f}' for d in domains)} |" in README
