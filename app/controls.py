@@ -156,7 +156,7 @@ class Controls:
             None,
             [self.method, self.gamma],
             self.gamma,
-            js=f"(method, gamma) => {json.dumps(best)}[method] || gamma",
+            js=f"(method, gamma) => ({json.dumps(best)})[method] || gamma",
             show_progress="hidden",
             api_visibility="private",
         )

@@ -315,3 +315,17 @@ def test_two_visitors_take_turns(page: Any, chromium: Any, toy_site: Site) -> No
         assert toy_site.loader.pair.most_alive == 1
     finally:
         other.context.close()
+
+
+def test_each_method_starts_at_its_best_draft_length(page: Any, toy_site: Site) -> None:
+    visit(page, toy_site)
+
+    def chosen() -> str:
+        return str(page.locator("#gamma input:checked").evaluate("node => node.value"))
+
+    for method, gamma in (("draft", "1"), ("lookup", "3"), ("plain", "3"), ("mtp", "2")):
+        page.locator(f"#method input[value={method}]").click()
+        page.wait_for_function(
+            "gamma => document.querySelector('#gamma input:checked').value === gamma", arg=gamma
+        )
+        assert chosen() == gamma
