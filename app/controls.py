@@ -27,6 +27,9 @@ MORE_NUMBERS = (
 )
 """Name, value and step of the number fields; the second group lies in the accordion."""
 
+EXPLAINED = ("confidence",)
+"""Fields with a line of help below their label; `fields.js` gives "auto" its own as a tooltip."""
+
 FIELDS = (
     *("pair", "method", "prompt", "gamma", "adaptive", "compare", "stop"),
     *(name for name, _, _ in (*NUMBERS, *MORE_NUMBERS)),
@@ -193,7 +196,10 @@ class Controls:
     def _field(self, kind: Any, name: str, **options: Any) -> Any:
         return self._add(
             kind,
-            lambda say: {"label": say(f"label.{name}")},
+            lambda say: {
+                "label": say(f"label.{name}"),
+                **({"info": say(f"help.{name}")} if name in EXPLAINED else {}),
+            },
             elem_id=name,
             interactive=True,
             **options,

@@ -112,6 +112,23 @@ class RunView:
         return max(self._num_undrafted - (full and self._last_gamma == 0), 0)
 
     @property
+    def first_acceptance(self) -> float | None:
+        """Share of the judged first drafts that were accepted; None when nothing was drafted."""
+        return next(iter(self.metrics.conditional_acceptance), None)
+
+    @property
+    def is_bit_identical(self) -> bool:
+        """Whether this is a finished greedy run where passes of any width give the same bits."""
+        # Sampled text differs by its coins, whatever the bits are.
+        greedy = self.started is not None and self.started.settings.temperature == 0
+        over = self.metrics.finish_reason is not None
+        return over and greedy and self._where.get("identity") == "bit-identical"
+
+    @property
+    def _where(self) -> dict[str, str]:
+        return dict(self.started.where) if self.started else {}
+
+    @property
     def plain_per_second(self) -> float | None:
         """Tokens per second of the baseline, where it was measured."""
         return self.baseline.tokens_per_second if self.baseline else None
@@ -128,12 +145,13 @@ class RunView:
         return {
             "method": started.method if started else "",
             "prompt": started.prompt if started else "",
-            "where": dict(started.where) if started else {},
+            "where": self._where,
             "text": self.text,
             # The most tokens an adaptive run may propose; 0 when the length is fixed.
             "adaptive": started.settings.gamma if started and started.settings.adaptive else 0,
-            "greedy": started is not None and started.settings.temperature == 0,
+            "bit_identical": self.is_bit_identical,
             "rested": self.num_rested,
+            "first_acceptance": self.first_acceptance,
             "numbers": self.numbers(),
             "points": points,
             "totals": self.series.totals(self.metrics),

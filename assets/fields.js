@@ -47,7 +47,16 @@ document.addEventListener("click", (e) => {
   setTimeout(() => document.getElementById("more").scrollIntoView({ block: "nearest" }), 150);
 });
 
+// The box has room for one word; what it does shows on hover and is read out on focus.
+function explainAuto() {
+  const box = document.getElementById("adaptive");
+  if (!box) return;
+  box.title = word("help.adaptive");
+  box.querySelector("input")?.setAttribute("aria-description", box.title);
+}
+
 function drawFields() {
+  explainAuto();
   const bad = status && status.error && status.field && status !== answered;
   const node = bad ? document.getElementById(status.field) : null;
   if (node) markField(node, status); else clearField();

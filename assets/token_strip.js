@@ -217,6 +217,12 @@ async function copyText(text) {
   }
 }
 
+function restedText(n) {
+  const facts = { rested: now.rested, rounds: n.rounds };
+  if (now.first_acceptance === null) return fill(word("foot.rested.undrafted"), facts);
+  return fill(word("foot.rested"), { ...facts, percent: fixed(100 * now.first_acceptance, 0) });
+}
+
 function drawFoot() {
   const n = now && now.numbers;
   const parts = [];
@@ -226,11 +232,11 @@ function drawFoot() {
       : word("foot.books"));
   }
   if (now && now.adaptive) parts.push(fill(word("foot.adaptive"), { gamma: now.adaptive }));
-  if (n && now.rested) parts.push(fill(word("foot.rested"), { rested: now.rested, rounds: n.rounds }));
+  if (n && now.rested) parts.push(restedText(n));
   const where = (now && now.where) || {};
-  // Sampled text differs by its coins, whatever the bits are.
-  if (n && now.greedy && where.identity === "bit-identical") parts.push(word("foot.identical"));
+  if (now && now.bit_identical) parts.push(word("foot.identical"));
   if (where.device) parts.push(say({ code: "foot.where", facts: where, plain: where.device }));
+  if (where.drafters) parts.push(fill(word("foot.drafters"), { dtype: where.drafters }));
   $("foot").replaceChildren(...parts.map((part) => make("span", "", part)));
   $("foot").title = Object.entries(where).map((pair) => pair.join(": ")).join("\n");
 }

@@ -92,7 +92,7 @@ def verdict(g: int, n: int, token: Token, source: str) -> Verdict:
 
 @dataclass
 class FakePair:
-    """Runs a fixed text; every third proposal loses its second token."""
+    """Runs a fixed text; every third proposal loses its second token; auto rests now and then."""
 
     id: str = "smollm2"
     methods: tuple[str, ...] = ("plain", "mtp", "draft", "lookup")
@@ -129,7 +129,10 @@ class FakePair:
         out = Transcript(codec, settings.max_new_tokens, settings.stop)
         yield Started(
             method, self.id, "Toy target", method, settings, prompt, (1, 2, 3),
-            {"device": "cpu", "threads": "2", "dtype": "float32"},
+            {
+                "device": "cpu", "threads": "2", "dtype": "float32",
+                "drafters": "int8", "identity": "bit-identical",
+            },
         )  # fmt: skip
         first = rest.pop(0)
         _, pieces, released = out.take([first.id])
@@ -139,7 +142,8 @@ class FakePair:
             if cancelled():
                 out.end("cancelled")
                 break
-            yield from self._round(index, method, settings.gamma, rest, out)
+            gamma = 0 if settings.adaptive and index % 4 == 3 else settings.gamma
+            yield from self._round(index, method, gamma, rest, out)
             index += 1
         out.end("eos")
         tail = out.finish()

@@ -329,3 +329,23 @@ def test_each_method_starts_at_its_best_draft_length(page: Any, toy_site: Site) 
             "gamma => document.querySelector('#gamma input:checked').value === gamma", arg=gamma
         )
         assert chosen() == gamma
+
+
+def test_the_foot_says_why_auto_rested_and_what_the_bits_and_drafters_are(
+    page: Any, toy_site: Site
+) -> None:
+    visit(page, toy_site)
+    page.fill("#prompt textarea", "rest now and then")
+    page.click("#adaptive input")
+    assert "does not pay" in page.get_attribute("#adaptive", "title")
+    run_to_the_end(page)
+    foot = page.locator("#strip .dl-foot")
+    said = foot.text_content()
+    assert re.search(r"auto did not draft in \d+ of \d+ rounds: .*first draft right in 100 %", said)
+    assert "bit-identical" in said
+    assert "drafters int8" in said
+    box = foot.bounding_box()
+    assert box["y"] + box["height"] <= 640
+    page.fill("#temperature input", "0.8")
+    run_to_the_end(page)
+    assert "bit-identical" not in foot.text_content()

@@ -8,7 +8,7 @@ import re
 import pytest
 
 from app import charts, i18n
-from app.controls import MORE_NUMBERS, NUMBERS
+from app.controls import EXPLAINED, MORE_NUMBERS, NUMBERS
 from app.form import LIMITS
 from app.theme import LEGEND
 from app.token_strip import SCRIPTS
@@ -83,6 +83,7 @@ def test_everything_the_page_asks_for_by_name_has_its_texts() -> None:
     wanted |= set(re.findall(r"'@([\w.]+)'", str(charts.templates(dark=False))))
     wanted |= {f"label.{name}" for name, *_ in (*NUMBERS, *MORE_NUMBERS)}
     wanted |= {f"value.{name}" for name in LIMITS}
+    wanted |= {f"help.{name}" for name in EXPLAINED}
     assert wanted - set(i18n.words("en")) == set()
 
 

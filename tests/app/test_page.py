@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import os
 
-from app import theme
+import gradio as gr
+import pytest
+
+from app import i18n, theme
+from app.controls import Controls
 from app.main import build, launch_options
 from app.session import Session
 from tests.app.fakes import FakeLoader
@@ -16,6 +20,24 @@ def test_the_page_builds_without_loading_anything() -> None:
     ids = {block["props"].get("elem_id") for block in demo.get_config_file()["components"]}
     assert {"pair", "method", "prompt", "gamma", "run", "stop", "strip", "language"} <= ids
     assert session.loading(session.default_pair) is None
+
+
+def test_the_confidence_cut_is_off_at_first_and_explained() -> None:
+    config = build(Session(FakeLoader())).get_config_file()
+    props = [block["props"] for block in config["components"]]
+    (cut,) = [each for each in props if each.get("elem_id") == "confidence"]
+    assert (cut["value"], cut["step"]) == (0, 0.05)
+    assert cut["info"] == i18n.text("en", "help.confidence")
+
+
+@pytest.mark.parametrize("language", i18n.LANGUAGES)
+def test_a_language_switch_words_the_help_too(language: str) -> None:
+    controls = Controls(Session(FakeLoader()))
+    with gr.Blocks():
+        controls.header()
+        controls.form()
+    words = [texts["info"] for texts in controls.wording(language) if "info" in texts]
+    assert words == [i18n.text(language, "help.confidence")]
 
 
 def test_nothing_is_shared_kept_or_reported() -> None:

@@ -241,7 +241,45 @@ def test_a_last_round_that_had_no_room_to_draft_is_not_counted_as_rest() -> None
     assert auto_run([2, 0, 0], longest=4).snapshot()["rested"] == 1
 
 
-def test_a_view_says_whether_the_run_was_greedy() -> None:
-    assert view_of(*begin()).snapshot()["greedy"] is True
-    sampled = Started("mtp", "smollm2", "T", "P", Settings(temperature=1.0), "prompt", (1, 2))
-    assert view_of(sampled).snapshot()["greedy"] is False
+@pytest.mark.parametrize(
+    ("taken", "expected"),
+    [
+        ([1, 0, None, None], 0.5),  # only rounds in which something was drafted count
+        ([0, None], 0.0),
+        ([None, None], None),
+    ],
+)
+def test_why_auto_rested_comes_with_the_counted_acceptance_of_first_drafts(
+    taken: list[int | None], expected: float | None
+) -> None:
+    rounds = [
+        verified((B, C), n, D, "recovered", index=i)
+        if n is not None
+        else verified((), 0, D, "target", index=i)
+        for i, n in enumerate(taken)
+    ]
+    assert view_of(*begin(), *rounds).snapshot()["first_acceptance"] == expected
+
+
+def test_before_the_first_round_no_acceptance_is_claimed() -> None:
+    assert view_of(*begin()).snapshot()["first_acceptance"] is None
+
+
+@pytest.mark.parametrize(
+    ("where", "temperature", "over", "claimed"),
+    [
+        ({"identity": "bit-identical"}, 0.0, True, True),
+        ({"identity": "bit-identical"}, 0.0, False, False),
+        ({"identity": "bit-identical"}, 0.7, True, False),
+        ({"identity": "up to rounding"}, 0.0, True, False),
+        ({}, 0.0, True, False),  # a trace recorded before the self-test existed
+    ],
+)
+def test_only_a_finished_greedy_run_on_tested_bits_is_called_bit_identical(
+    where: dict[str, str], temperature: float, over: bool, claimed: bool
+) -> None:
+    settings = Settings(temperature=temperature)
+    started = Started("mtp", "smollm2", "T", "P", settings, "prompt", (1, 2), where)
+    end = [Finished((1,), "a", "", 0, "eos")] if over else []
+    view = view_of(started, *begin()[1:], *end)
+    assert view.snapshot()["bit_identical"] is claimed

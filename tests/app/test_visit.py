@@ -252,3 +252,31 @@ def test_the_pace_falls_with_the_number_of_streams(
 ) -> None:
     monkeypatch.setattr(pump, "_active", active)
     assert 1 / pump.pace() == pytest.approx(hz)
+
+
+def test_the_confidence_cut_reaches_the_method_but_never_its_baseline() -> None:
+    seen: list[tuple[str, float]] = []
+
+    class Watched(FakePair):
+        def run(self, method: str, prompt: str, settings: Any, **options: Any) -> Any:
+            seen.append((method, settings.confidence))
+            return super().run(method, prompt, settings, **options)
+
+    session, state = session_of(FakeLoader(Watched(pause=0.001))), Visit()
+    run(session, state, confidence=0.4)
+    run(session, state, confidence=0.2)  # the baseline measured before still serves
+    assert seen == [("plain", 0.0), ("mtp", 0.4), ("mtp", 0.2)]
+
+
+def test_a_bad_confidence_is_shown_at_its_field() -> None:
+    with pytest.raises(PlaygroundError) as caught:
+        read(confidence=2)
+    assert visit.say_error(caught.value)["field"] == "confidence"
+
+
+def test_what_the_foot_says_arrives_with_the_last_message() -> None:
+    last = run(session_of(quick()), Visit(), adaptive=True)[-1]
+    assert last["rested"] > 0
+    assert last["first_acceptance"] == 1
+    assert last["bit_identical"]
+    assert last["where"]["drafters"] == "int8"
