@@ -1,24 +1,20 @@
-"""The left side of the page: what a visitor fills in, and how it is worded in each language.
+"""The left side of the playground: what a visitor fills in.
 
 Contract: `Controls` lays its widgets out inside an open `gr.Blocks`; `values` are those that
-`read_form` takes, in the order of `FIELDS`. `wording` gives every widget its texts in a language
-without touching what was typed.
+`read_form` takes, in the order of `FIELDS`.
 """
 
 from __future__ import annotations
 
-import html
 import json
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import gradio as gr
 
-from app import i18n
 from app.session import Session
+from app.wording import Say, Wording
 
-Say = Callable[[str], str]
 DEFAULT_PRESET = "code"
 NUMBERS = (("temperature", 0, 0.1), ("seed", 0, 1), ("max_new_tokens", 128, 16))
 MORE_NUMBERS = (
@@ -38,13 +34,12 @@ FIELDS = (
 
 
 class Controls:
-    """The widgets, by name; `header` and `form` lay out the two places they live in."""
+    """The widgets, by name; `form` lays them out."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, wording: Wording) -> None:
         self.session = session
         self.methods = session.methods(session.default_pair)
-        self._worded: list[tuple[Any, Callable[[Say], dict[str, Any]]]] = []
-        self._say: Say = partial(i18n.text, i18n.DEFAULT)
+        self._add, self._button = wording.add, wording.button
 
     @property
     def values(self) -> list[Any]:
@@ -53,32 +48,6 @@ class Controls:
             *(self.pair, self.method, self.prompt, self.gamma, self.adaptive, self.compare),
             *(self.stop_texts, *self.numbers),
         ]
-
-    @property
-    def worded(self) -> list[Any]:
-        """The widgets that `wording` words, in its order."""
-        return [widget for widget, _ in self._worded]
-
-    def wording(self, language: str) -> list[dict[str, Any]]:
-        """Return an update for each of `worded`."""
-        say: Say = partial(i18n.text, language)
-        return [gr.update(**texts(say)) for _, texts in self._worded]
-
-    def header(self) -> None:
-        """Lay out the top line: title, language, light or dark."""
-        with gr.Row(elem_id="dl-header"):
-            self.title = self._add(gr.HTML, lambda say: {"value": _title(say)}, elem_id="title")
-            self.language = self._add(
-                gr.Radio,
-                lambda say: {"label": say("language.label")},
-                value=i18n.DEFAULT,
-                choices=[(label, code) for code, label in i18n.LANGUAGES.items()],
-                interactive=True,
-                container=False,
-                elem_id="language",
-                elem_classes="segmented",
-            )
-            self.dark = self._button("dark", size="sm")
 
     def form(self) -> None:
         """Lay out the column of controls."""
@@ -187,12 +156,6 @@ class Controls:
                 interactive=True,
             )
 
-    def _add(self, kind: Any, texts: Callable[[Say], dict[str, Any]], **options: Any) -> Any:
-        """Make a widget and remember how it is worded."""
-        widget = kind(**texts(self._say), **options)
-        self._worded.append((widget, texts))
-        return widget
-
     def _field(self, kind: Any, name: str, **options: Any) -> Any:
         return self._add(
             kind,
@@ -205,19 +168,10 @@ class Controls:
             **options,
         )
 
-    def _button(self, name: str, **options: Any) -> Any:
-        return self._add(
-            gr.Button, lambda say: {"value": say(f"button.{name}")}, elem_id=name, **options
-        )
-
 
 def method_choices(say: Say, methods: tuple[str, ...]) -> list[tuple[str, str]]:
     """Return the method switch's choices."""
     return [(say(f"method.{name}"), name) for name in methods]
-
-
-def _title(say: Say) -> str:
-    return f"<h1>Draftlight</h1><p>{html.escape(say('title.below'))}</p>"
 
 
 def _preset_name(preset_id: str, say: Say) -> dict[str, Any]:

@@ -19,15 +19,24 @@ os.environ.setdefault("GRADIO_ANALYTICS_MAX_EVENTS", "500")
 import gradio as gr
 
 from app import charts, theme
+from app.page import Page
 from app.session import Session
-from app.tabs import playground
+from app.tabs import inspect, playground
+
+TABS = {"playground": playground.build, "inspect": inspect.build}
+"""In their order on the page."""
 
 
 def build(session: Session | None = None) -> gr.Blocks:
     """Return the page; `session` may hold a toy loader."""
     gr.set_static_paths([charts.script_path()])
     with gr.Blocks(title="Draftlight", fill_width=True, analytics_enabled=False) as demo:
-        playground.build(session or Session(), demo)
+        page = Page(session or Session(), demo)
+        with gr.Tabs(elem_id="dl-tabs"):
+            for name, build_tab in TABS.items():
+                with page.tab(name) as tab:
+                    build_tab(page, tab)
+        page.wire()
     # Runs stand in `app.line`, which words the place; Gradio's own queue lets everything through.
     demo.queue(default_concurrency_limit=None)
     return demo

@@ -15,13 +15,14 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from app.form import Form
 from app.line import Line
+from app.shown import Shown, shown_of
 from engine import catalog, trace
 from engine.errors import PlaygroundError
-from engine.events import Event, Measured, Settings, Started
+from engine.events import Event, Measured, Settings
 
 RECORDING = catalog.ASSETS / "traces" / "smollm2-mtp.jsonl"
 
@@ -59,6 +60,18 @@ class Pair(Protocol):
     ) -> Iterator[Event]:
         """Yield the events of one run."""
 
+    def measure(
+        self,
+        kind: str,
+        method: str,
+        prompt: str,
+        settings: Settings,
+        *,
+        cancelled: Callable[[], bool],
+        **options: Any,
+    ) -> Measured:
+        """Run an instrument of `engine.instruments`."""
+
 
 class Loader(Protocol):
     """Loads a pair and reports how far it is."""
@@ -85,14 +98,6 @@ class Loading:
         """Take a progress report."""
         self.stage, self.fraction = progress.stage, progress.fraction
         self.detail = progress.detail
-
-
-@dataclass(frozen=True, slots=True)
-class Recording:
-    """A recorded run, and the plain run recorded before it on the same work, if there is one."""
-
-    events: tuple[Event, ...]
-    baseline: tuple[Event, ...] = ()
 
 
 class Session:
@@ -171,23 +176,37 @@ class Session:
         finally:
             self._engine.release()
 
-    def recording(self) -> Recording | None:
+    def measure(
+        self,
+        pair_id: str,
+        kind: str,
+        method: str,
+        prompt: str,
+        settings: Settings,
+        cancelled: Callable[[], bool],
+        **options: Any,
+    ) -> Iterator[Measured]:
+        """Yield what an instrument measured, once the pair is loaded and the engine is free."""
+        loading = self.loading(pair_id)
+        if loading is None or loading.pair is None:
+            raise ValueError(f"pair {pair_id!r} is not loaded")
+        while not self._engine.acquire(timeout=0.05):
+            if cancelled():
+                return
+        try:
+            measure = loading.pair.measure
+            yield measure(kind, method, prompt, settings, cancelled=cancelled, **options)
+        finally:
+            self._engine.release()
+
+    def recording(self) -> Shown | None:
         """Return the run the page opens with, or None where there is no (readable) file."""
         if not self._recording.is_file():
             return None
-        runs: list[list[Event]] = []
         try:
-            for record in trace.read(self._recording):
-                if isinstance(record, Measured):
-                    continue
-                if isinstance(record, Started):
-                    runs.append([])
-                runs[-1].append(record)
-        except (PlaygroundError, IndexError):
+            return shown_of(trace.read(self._recording))
+        except PlaygroundError:
             return None
-        if not runs:
-            return None
-        return Recording(tuple(runs[-1]), tuple(runs[0]) if len(runs) > 1 else ())
 
     def _load_into(self, loading: Loading) -> None:
         try:

@@ -21,7 +21,8 @@ from app import pump
 from app.form import Form
 from app.line import Ticket
 from app.run_view import RunView
-from app.session import Loading, Recording, Session, unexpected
+from app.session import Loading, Session, unexpected
+from app.shown import Shown
 from engine.errors import PlaygroundError
 from engine.events import Drafted, Event, Prefilled, Settings, Verified
 from engine.metrics import Metrics, fold
@@ -36,6 +37,7 @@ _FIELD_OF = {
     "unknown_pair": "pair",
 }
 Status = dict[str, Any]
+Work = tuple[str, str, Settings]
 WAIT_SECONDS = 0.1
 """How often a waiting run looks whether it may go on."""
 
@@ -48,7 +50,8 @@ class Visit:
     ticket: int = 0
     waiting: Form | None = None
     stopped: bool = False
-    baselines: dict[tuple[str, str, Settings], Metrics] = field(default_factory=dict)
+    baselines: dict[Work, tuple[Event, ...]] = field(default_factory=dict)
+    shown: Shown | None = None
 
     def arm(self, form: Form | None) -> None:
         """Make `form` the next run; whatever runs now ends within a round."""
@@ -100,9 +103,9 @@ async def perform(session: Session, visit: Visit) -> AsyncGenerator[str, None]:
     try:
         place = session.line.join()
         try:
-            async with aclosing(_wait(session, visit, ticket, form, place)) as messages:
-                async for text in messages:
-                    yield text
+            async with aclosing(wait(session, visit, ticket, form.pair, place)) as statuses:
+                async for status in statuses:
+                    yield message(status)
             if visit.ticket != ticket:
                 if visit.stopped:  # else a newer run speaks
                     yield message(say("stopped"))
@@ -122,11 +125,11 @@ async def perform(session: Session, visit: Visit) -> AsyncGenerator[str, None]:
         yield message(say_error(unexpected(error)))
 
 
-async def _wait(
-    session: Session, visit: Visit, ticket: int, form: Form, place: Ticket
-) -> AsyncGenerator[str, None]:
+async def wait(
+    session: Session, visit: Visit, ticket: int, pair: str, place: Ticket
+) -> AsyncGenerator[Status, None]:
     """Yield what is waited for, until the pair is loaded and nobody is ahead, or until a stop."""
-    loading = session.start_loading(form.pair)
+    loading = session.start_loading(pair)
     said: Status | None = None
     since = 0.0
     while visit.ticket == ticket:
@@ -138,15 +141,16 @@ async def _wait(
         now = say_place(ahead) if loading.done.is_set() else say_loading(loading)
         # Said again now and then: a page that is gone is noticed only when something is sent.
         if now != said or since >= 1:
-            yield message(now)
+            yield now
             said, since = now, 0.0
         await asyncio.sleep(WAIT_SECONDS)
         since += WAIT_SECONDS
 
 
-async def replay(recording: Recording, visit: Visit) -> AsyncGenerator[str, None]:
+async def replay(recording: Shown, visit: Visit) -> AsyncGenerator[str, None]:
     """Play a recorded run at its own speed; a newer ticket ends it."""
     run, ticket = next(_runs), visit.ticket
+    visit.shown = recording
     view = RunView(fold(recording.baseline) if recording.baseline else None)
     debt = 0.0
     for event in recording.events:
@@ -188,7 +192,9 @@ async def _one_run(
 ) -> AsyncGenerator[str, None]:
     """Yield deltas while one method runs, then the snapshot that closes it."""
     run = next(_runs)
-    view = RunView(visit.baselines.get(form.work))
+    baseline = visit.baselines.get(form.work, ())
+    view = RunView(fold(baseline) if baseline else None)
+    seen: list[Event] = []
     stage = "method" if method == form.method else "baseline"
     status = say(f"running.{stage}", method=method)
 
@@ -200,10 +206,13 @@ async def _one_run(
         async for events in batches:
             for event in events:
                 view.add(event)
+            seen += events
             yield message(status, **_on(run, view.delta(), stage))
     metrics = view.metrics
     if method == "plain" and metrics.finish_reason not in (None, "cancelled"):
-        visit.baselines[form.work] = metrics
+        visit.baselines[form.work] = tuple(seen)
+    if stage == "method" and visit.ticket == ticket:
+        visit.shown = Shown(tuple(seen), () if method == "plain" else baseline)
     # A stopped run, also one that never got the engine, closes as stopped.
     reason = metrics.finish_reason or "cancelled"
     over = stage == "method" or reason == "cancelled"

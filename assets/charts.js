@@ -4,26 +4,9 @@
 
 const CHARTS = ["speed_up", "acceptance", "latency"];
 const REDRAW_MS = 250;
-let Plotly = null, plotlyFailed = false;
 let points = [], totals = null;
 let redraw = null, drawnDark = null;
 const stale = new Set();
-
-// --- loading plotly.js: once per page, and only from this server ---
-
-function loadPlotly() {
-  if (window.Plotly) return Promise.resolve(window.Plotly);
-  window.dlPlotly ??= new Promise((done, failed) => {
-    const script = document.createElement("script");
-    const base = (window.gradio_config && window.gradio_config.root) || "";
-    const path = props.charts.script.split("/").map(encodeURIComponent).join("/");
-    script.src = base + "/gradio_api/file=" + path;
-    script.onload = () => (window.Plotly ? done(window.Plotly) : failed(new Error("no Plotly")));
-    script.onerror = failed;
-    document.head.append(script);
-  });
-  return window.dlPlotly;
-}
 
 // --- data ---
 
@@ -49,19 +32,7 @@ function filled(trace, data) {
   return y.some((value) => value !== null) ? { ...trace, x, y } : null;
 }
 
-// Replaces every "@key" of a template by its text.
-function worded(value) {
-  if (Array.isArray(value)) return value.map(worded);
-  if (value && typeof value === "object") {
-    return Object.fromEntries(Object.entries(value).map(([name, item]) => [name, worded(item)]));
-  }
-  const isKey = typeof value === "string" && value.startsWith("@");
-  return isKey ? fill(word(value.slice(1)), props.charts.facts) : value;
-}
-
 // --- drawing ---
-
-function isDark() { return document.body.classList.contains("dark"); }
 
 function chartNode(name) { return root.querySelector(`[data-chart=${name}]`); }
 
@@ -91,9 +62,8 @@ function drawChart(name) {
   const shown = traces.map((trace) => filled(trace, data)).filter(Boolean);
   const look = {
     ...worded(layout), height: plot.clientHeight, uirevision: String(now.run),
-    separators: fixed(0.5, 1)[1] === "," ? ",." : ".,",
-    // A finger that wants to scroll the page must not zoom a chart instead.
-    dragmode: window.matchMedia("(pointer: coarse)").matches ? false : "zoom",
+    separators: separators(),
+    dragmode: dragMode(),
   };
   // On a small projector two axis titles share the width of a hand.
   if (plot.clientWidth < 230) {
@@ -154,8 +124,7 @@ function latencyKey() {
   return key;
 }
 
-loadPlotly().then((loaded) => { Plotly = loaded; }, () => { plotlyFailed = true; })
-  .then(redrawCharts);
+loadPlotly().then(redrawCharts);
 document.addEventListener("visibilitychange", () => { if (!document.hidden) redrawCharts(); });
 new MutationObserver(() => { if (isDark() !== drawnDark) redrawCharts(); })
   .observe(document.body, { attributeFilter: ["class"] });

@@ -1,68 +1,14 @@
-// State, words and the numbers row. Gradio runs numbers.js, charts.js, fields.js and token_strip.js,
-// in this order and as one function, which is given `element`, `props` and `watch`. Contract:
-// messages are those of app/visit.py; model text reaches the page through textContent only; all
-// sentences come from props.words.
+// State and the numbers row. Contract: messages are those of app/visit.py.
 
 const $ = (name) => element.querySelector(".dl-" + name);
 const root = element.querySelector(".dl");
 const strip = $("text"), card = $("card");
 const NUMBERS = ["speed_up", "per_second", "rate", "length", "ttft", "saved"];
 card.id = "dl-card-" + Math.random().toString(36).slice(2);
-let words = props.words;
 let now = null;            // the last message with a run in it
 let status = null;         // what the page says: {code, facts, plain, error}
 let rows = new Map();      // row index -> {node, key, cells}
 let pinned = null, shown = null, openFormula = null, lastN = -1;
-
-// --- words and numbers ---
-
-function word(key) { return words[key] ?? key; }
-
-function fill(template, facts) {
-  return template.replace(/\{(\w+)\}/g, (_, name) => {
-    const fact = facts[name];
-    return typeof fact === "number" ? number(fact, 2) : words["value." + fact] ?? fact ?? "";
-  });
-}
-
-function say(said) {
-  const template = words[said.code];
-  const known = template && [...template.matchAll(/\{(\w+)\}/g)].every((m) => m[1] in said.facts);
-  return known ? fill(template, said.facts).trim() : said.plain ?? said.code;
-}
-
-function number(value, digits) {
-  const options = { maximumFractionDigits: digits };
-  return new Intl.NumberFormat(words["language.tag"], options).format(value);
-}
-
-function fixed(value, digits) {
-  const options = { minimumFractionDigits: digits, maximumFractionDigits: digits };
-  return new Intl.NumberFormat(words["language.tag"], options).format(value);
-}
-
-function rate(value) { return fixed(value, value < 10 ? 1 : 0); }
-
-function duration(seconds) {
-  return seconds < 1 ? { value: fixed(1000 * seconds, 0), unit: "ms" }
-    : { value: fixed(seconds, 1), unit: "s" };
-}
-
-function visible(label) {
-  return label.replace(/ /g, "␣").replace(/\n/g, "⏎").replace(/\t/g, "⇥");
-}
-
-// In the text a space is a gap; only a ghost that would be invisible spells it out.
-function ghostText(label) {
-  return label.trim() === "" ? visible(label) : label.replace(/\n/g, "⏎").replace(/\t/g, "⇥");
-}
-
-function make(tag, className, text) {
-  const node = document.createElement(tag);
-  if (className) node.className = className;
-  if (text !== undefined) node.textContent = text;
-  return node;
-}
 
 // --- the numbers row ---
 

@@ -8,19 +8,21 @@ catalogue and to `LoadedPair._proposer`.
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import math
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import torch
 import transformers
 
-from engine import catalog
+from engine import catalog, instruments
 from engine.decode import decode, never
 from engine.device import choose_device, processor_name, use_all_cores
 from engine.errors import PlaygroundError
-from engine.events import Event, Settings, Started, Verified
+from engine.events import Event, Measured, Settings, Started, Verified
 from engine.models import linear
 from engine.models.base import LanguageModel
 from engine.models.source import Progress, Report, checkpoint_folder, silent
@@ -128,6 +130,27 @@ class LoadedPair:
                 policy=policy,
                 cancelled=cancelled,
             )
+
+    def measure(
+        self,
+        kind: str,
+        method: str,
+        prompt: str,
+        settings: Settings,
+        *,
+        cancelled: Callable[[], bool] = never,
+        **options: Any,
+    ) -> Measured:
+        """Run an instrument of `engine.instruments`; consume nothing else of this pair meanwhile.
+
+        Raises what `check` raises, and ValueError for an unknown kind.
+        """
+        if kind not in instruments.KINDS:
+            raise ValueError(f"no instrument {kind!r}")
+        self.check(method, prompt, settings)
+        instrument = importlib.import_module(f"engine.instruments.{kind}")
+        data = instrument.measure(self, method, prompt, settings, cancelled=cancelled, **options)
+        return Measured(kind, data)
 
     def _proposer(self, method: str, sampler: Sampler, generator: torch.Generator) -> Proposer:
         """Build the proposer of one run."""

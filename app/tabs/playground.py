@@ -18,57 +18,43 @@ import gradio as gr
 from app import i18n, visit
 from app.controls import FIELDS, Controls, method_choices
 from app.form import read_form
+from app.page import QUIET, STREAM, Page
 from app.session import Loading, Session
 from app.token_strip import TokenStrip
 from app.visit import Visit
 from engine.errors import PlaygroundError
 
-QUIET: dict[str, Any] = {"show_progress": "hidden", "queue": False, "api_visibility": "private"}
-STREAM: dict[str, Any] = {
-    "show_progress": "hidden",
-    "api_visibility": "private",
-    "concurrency_limit": None,
-}
-DARK = "() => { document.body.classList.toggle('dark') }"
 
-
-def build(session: Session, page: gr.Blocks) -> None:
-    """Lay out and wire the tab inside `page`, which is open."""
-    state = gr.State(Visit())
-    controls = Controls(session)
-    controls.header()
+def build(page: Page, tab: gr.Tab) -> None:
+    """Lay out and wire the tab inside the open blocks of `page`."""
+    controls = Controls(page.session, page.wording)
     with gr.Row(elem_id="dl-main"):
         with gr.Column(elem_id="dl-controls", scale=0, min_width=320):
             controls.form()
         with gr.Column(elem_id="dl-stage", scale=1, min_width=320):
             empty = visit.message(visit.say("empty"))
             strip = TokenStrip(empty, words=i18n.words(i18n.DEFAULT), elem_id="strip")
-    _wire(page, Handlers(session, controls), controls, state, strip)
+    page.wording.dictionary(strip)
+    _wire(page, Handlers(page.session), controls, strip)
 
 
-def _wire(
-    page: gr.Blocks, handlers: Handlers, controls: Controls, state: gr.State, strip: TokenStrip
-) -> None:
+def _wire(page: Page, handlers: Handlers, controls: Controls, strip: TokenStrip) -> None:
+    state, pair, model = page.state, controls.pair, controls.model
     start = [controls.run.click, controls.prompt.submit]  # Shift+Enter in the prompt runs, too
     armed = gr.on(start, handlers.arm, [state, *controls.values], strip, **QUIET)
-    armed.then(handlers.run, state, strip, **STREAM)
+    page.ran = armed.then(handlers.run, state, strip, **STREAM)
     controls.stop.click(handlers.stop, state, strip, **QUIET)
-    controls.pair.input(handlers.change_pair, [state, controls.pair], controls.method, **QUIET)
-    controls.dark.click(None, js=DARK, **QUIET)
-    texts = [*controls.worded, strip, controls.model]
-    pair = controls.pair
-    controls.language.input(handlers.speak, [state, controls.language, pair], texts, **QUIET)
-    opened = page.load(handlers.open, [state, pair], [controls.language, *texts], **QUIET)
-    opened.then(handlers.replay, state, strip, **STREAM)
-    opened.then(handlers.watch_model, [state, pair], controls.model, **STREAM)
+    pair.input(handlers.change_pair, [state, pair], controls.method, **QUIET)
+    page.language.input(handlers.describe_model, [page.language, pair], model, **QUIET)
+    page.opened.then(handlers.replay, state, strip, **STREAM)
+    page.opened.then(handlers.watch_model, [state, pair], model, **STREAM)
 
 
 class Handlers:
     """What the page does on each event; one object for all visitors, so it keeps nothing."""
 
-    def __init__(self, session: Session, controls: Controls) -> None:
+    def __init__(self, session: Session) -> None:
         self.session = session
-        self.controls = controls
 
     def arm(self, state: Visit, *values: Any) -> str:
         """Check the form at once and make it the next run, or say what to mend."""
@@ -96,18 +82,9 @@ class Handlers:
         choices = method_choices(partial(i18n.text, state.language), methods)
         return gr.update(choices=choices, value=methods[0])
 
-    def speak(self, state: Visit, language: str, pair: str) -> list[Any]:
-        """Word everything in a language; the strip re-labels its finished run by itself."""
-        state.language = language
-        words = gr.update(words=dict(i18n.words(language)))
-        line = model_line(language, self.session.loading(pair))
-        return [*self.controls.wording(language), words, line]
-
-    def open(self, state: Visit, pair: str, request: gr.Request) -> list[Any]:
-        """Greet a new page in the language that its address or its browser asks for."""
-        wish = request.query_params.get("lang")
-        language = i18n.choose(wish, request.headers.get("accept-language"))
-        return [language, *self.speak(state, language, pair)]
+    def describe_model(self, language: str, pair: str) -> str:
+        """Say how far loading is, in another language."""
+        return model_line(language, self.session.loading(pair))
 
     async def replay(self, state: Visit) -> AsyncGenerator[Any, None]:
         """Play the recorded run until the visitor does something."""

@@ -14,6 +14,7 @@ from engine.events import (
     Drafted,
     Event,
     Finished,
+    Measured,
     Prefilled,
     Proposal,
     Round,
@@ -90,6 +91,69 @@ def verdict(g: int, n: int, token: Token, source: str) -> Verdict:
     )  # fmt: skip
 
 
+_WHERE = {"device": "cpu", "processor": "Toy", "threads": "2", "dtype": "float32"}
+_LAW = {"labels": [" of", " light", "<b>", ""], "target": [0.5, 0.25, 0.15, 0.1]}
+MEASURED: dict[str, dict[str, Any]] = {
+    "cost_curve": {
+        "passes": [0.020 + 0.001 * k for k in range(16)],
+        "context": 96,
+        "repeats": 5,
+        "drafts": {
+            "mtp": {"start": 0.0005, "step": 0.0012, "overhead": 0.001},
+            "draft": {"start": 0.0002, "step": 0.0020, "overhead": 0.001},
+            "lookup": {"start": 0.0001, "step": 0.0, "overhead": 0.001},
+        },
+        "plain_overhead": 0.0005,
+        "where": _WHERE,
+        "date": "2026-01-01T00:00:00+00:00",
+    },
+    "run_lengths": {
+        "longest": 8,
+        "token_ids": list(range(1, 13)),
+        "labels": [f" w{i}" for i in range(1, 13)],
+        "lengths": [0, 2, 1, 0, 5, 4, 3, 2, 1, 0, 0],
+        "proposed": [8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8],
+        "exact": True,
+        "checked": 6,
+        "stop": True,
+    },
+    "divergence": {
+        "methods": ["plain", "mtp"],
+        "position": 7,
+        "context": "The sky is",
+        "texts": [" blue because", " bright because"],
+        "width": 3,
+        "one": {"labels": [" blue", " bright"], "logits": [17.25001, 17.25], "gap": 0.00001},
+        "wide": {"labels": [" bright", " blue"], "logits": [17.25002, 17.25], "gap": 0.00002},
+        "difference": 0.00004,
+        "dtype": "float32",
+        "verdict": "tie",
+    },
+    "lab": {
+        **_LAW,
+        "rule": "exact",
+        "num_draws": 2000,
+        "with_draft": [0.49, 0.26, 0.15, 0.1],
+        "without": [0.505, 0.245, 0.15, 0.1],
+        "distance": 0.012,
+        "distance_without": 0.011,
+        "band": [0.004, 0.03],
+        "lossless": True,
+        "acceptance": 0.71,
+        "expected": 0.7,
+    },
+    "canary": {
+        "rounds": 12,
+        "drafted": 24,
+        "accepted": 20,
+        "least": 0.5,
+        "identical": True,
+        "ok": True,
+    },
+}
+"""One measurement of each kind, shaped as `engine.instruments` says."""
+
+
 @dataclass
 class FakePair:
     """Runs a fixed text; every third proposal loses its second token; auto rests now and then."""
@@ -119,6 +183,22 @@ class FakePair:
             yield from self._run(method, prompt, settings, cancelled)
         finally:
             self.alive -= 1
+
+    def measure(
+        self,
+        kind: str,
+        method: str,
+        prompt: str,
+        settings: Settings,
+        *,
+        cancelled: Callable[[], bool],
+        **options: Any,
+    ) -> Measured:
+        """Return a made-up measurement of the right shape; see `engine.instruments`."""
+        time.sleep(self.pause)
+        return Measured(
+            kind, {**MEASURED[kind], **({} if kind == "cost_curve" else {"method": method})}
+        )
 
     def _run(
         self, method: str, prompt: str, settings: Settings, cancelled: Callable[[], bool]

@@ -75,6 +75,8 @@ def test_a_phone_shows_all_of_it_without_scrolling_sideways(page: Any, toy_site:
     page.set_viewport_size({"width": 390, "height": 844})
     visit(page, toy_site)
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    stage = page.locator("#dl-stage").bounding_box()
+    assert stage["x"] + stage["width"] <= 390
 
 
 def test_the_legend_names_all_fates(page: Any, toy_site: Site) -> None:

@@ -11,6 +11,7 @@ from app import i18n, theme
 from app.controls import Controls
 from app.main import build, launch_options
 from app.session import Session
+from app.wording import Wording
 from tests.app.fakes import FakeLoader
 
 
@@ -32,11 +33,10 @@ def test_the_confidence_cut_is_off_at_first_and_explained() -> None:
 
 @pytest.mark.parametrize("language", i18n.LANGUAGES)
 def test_a_language_switch_words_the_help_too(language: str) -> None:
-    controls = Controls(Session(FakeLoader()))
+    wording = Wording()
     with gr.Blocks():
-        controls.header()
-        controls.form()
-    words = [texts["info"] for texts in controls.wording(language) if "info" in texts]
+        Controls(Session(FakeLoader()), wording).form()
+    words = [texts["info"] for texts in wording.updates(language) if "info" in texts]
     assert words == [i18n.text(language, "help.confidence")]
 
 
