@@ -19,7 +19,7 @@ from app.panel import Panel, drawn
 from app.session import Session
 from app.shown import Shown
 from app.views import acceptance
-from app.views.blocks import Block, sentence
+from app.views.blocks import Block, Tone
 from app.visit import Status, Visit
 
 
@@ -78,5 +78,5 @@ def _measure(session: Session, place: Place) -> Callable[[Visit], AsyncGenerator
 
 def said(status: Status) -> Block:
     """Return a status as a block."""
-    tone = "warn" if status.get("error") else "plain"
-    return {**sentence(status["code"], tone), **status, "kind": "sentence", "tone": tone}
+    tone: Tone = "warn" if status.get("error") else "plain"
+    return {"facts": {}, **status, "kind": "sentence", "tone": tone}
