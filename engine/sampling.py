@@ -54,20 +54,25 @@ class Sampler:
 
         logits [n, V]: row i predicts the token after token_ids[: len - n + 1 + i]. -> [n, V]
         """
-        scores = logits.float()
-        if self._penalty is not None:
-            ids = torch.tensor([list(token_ids)], device=logits.device)
-            first = len(token_ids) - logits.shape[0] + 1
-            rows = [
-                self._penalty(ids[:, : first + i], scores[i : i + 1].clone())
-                for i in range(logits.shape[0])
-            ]
-            scores = torch.cat(rows)
+        scores = self.scores(logits, token_ids)
         if self.settings.temperature == 0:
             return torch.nn.functional.one_hot(scores.argmax(-1), scores.shape[-1]).float()
         # These warpers never look at the ids.
         scores = self._warpers(torch.empty(0, dtype=torch.long), scores)
         return torch.softmax(scores, dim=-1)
+
+    def scores(self, logits: Tensor, token_ids: Sequence[int]) -> Tensor:
+        """Return what a greedy choice maximises: logits after the penalty.  [n, V] -> [n, V]"""
+        scores = logits.float()
+        if self._penalty is None:
+            return scores
+        ids = torch.tensor([list(token_ids)], device=logits.device)
+        first = len(token_ids) - logits.shape[0] + 1
+        rows = [
+            self._penalty(ids[:, : first + i], scores[i : i + 1].clone())
+            for i in range(logits.shape[0])
+        ]
+        return torch.cat(rows)
 
     def is_unsure(self, logits: Tensor, token: int) -> bool:
         """Return whether a drafting model gave `token` less than the confidence cut.  [1, V]
