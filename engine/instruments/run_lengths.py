@@ -51,7 +51,7 @@ def measure(
         raise RuntimeError("the run has no end")
     prompt_ids = pair.codec.encode(prompt, raw=settings.raw)
     with pair.exclusive():
-        road = _Road.read(pair, method, prompt_ids, last.token_ids, settings, cancelled)
+        road = Road.read(pair, method, prompt_ids, last.token_ids, settings, cancelled)
         lengths, proposed = road.everywhere()
         driven = {str(gamma): road.drive(Fixed(gamma)) for gamma in range(1, LONGEST + 1)}
         auto = dataclasses.replace(settings, adaptive=True, gamma=LONGEST)
@@ -88,7 +88,7 @@ def _refuse(method: str, settings: Settings) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Road:
+class Road:
     """A known text and the target's features along it; `new_proposer` makes a fresh drafter."""
 
     prompt_ids: list[int]
@@ -109,7 +109,7 @@ class _Road:
         text: Sequence[int],
         settings: Settings,
         cancelled: Callable[[], bool],
-    ) -> _Road:
+    ) -> Road:
         """Let the target read everything once, in passes no wider than a run's.
 
         Wider ones may round differently, and the drafter would see other features.
@@ -162,7 +162,7 @@ class _Road:
 class _Asker:
     """A fresh drafter that is asked at ever later places, with the features it has not seen."""
 
-    def __init__(self, road: _Road) -> None:
+    def __init__(self, road: Road) -> None:
         self._road = road
         self._proposer = road.new_proposer()
         self._seen = 0
