@@ -57,6 +57,7 @@ class Controls:
         with gr.Row(elem_id="dl-actions"):
             self.run = self._button("run", variant="primary")
             self.stop = self._button("stop")
+            self.link = self._button("link")
         gr.HTML('<div class="dl-queue" role="status"></div>', elem_id="queue")
 
     def _fields(self) -> None:
@@ -142,9 +143,10 @@ class Controls:
             ]
 
     def _more(self) -> None:
-        with self._add(
+        self.more = self._add(
             gr.Accordion, lambda say: {"label": say("label.more")}, open=False, elem_id="more"
-        ):
+        )
+        with self.more:
             self.numbers += self._numbers("dl-more-fields", MORE_NUMBERS)
             self.stop_texts = self._add(
                 gr.Textbox,

@@ -1,9 +1,9 @@
 """Plain JSON values into dataclasses, exactly as their type hints say.
 
 Contract: `record_reader(kind)` returns what turns an object into a `kind`, or raises
-`UnsoundError` with the field's place. Nothing is converted but whole numbers to floats and lists to tuples; numbers are
-finite and small enough for readers in any language. Unknown fields are left out, missing ones take
-their default.
+`UnsoundError` with the field's place. Nothing is converted but whole numbers to floats and lists to
+tuples; numbers are finite and small enough for readers in any language. Unknown fields are left
+out, missing ones take their default.
 """
 
 from __future__ import annotations

@@ -15,8 +15,8 @@ from typing import Any
 
 import gradio as gr
 
-from app import i18n, visit
-from app.controls import FIELDS, Controls, method_choices
+from app import i18n, permalink, visit
+from app.controls import FIELDS, MORE_NUMBERS, Controls, method_choices
 from app.form import read_form
 from app.page import QUIET, STREAM, Page
 from app.session import Loading, Session
@@ -35,6 +35,7 @@ def build(page: Page, tab: gr.Tab) -> None:
             empty = visit.message(visit.say("empty"))
             strip = TokenStrip(empty, words=i18n.words(i18n.DEFAULT), elem_id="strip")
     page.wording.dictionary(strip)
+    page.strip = strip
     _wire(page, Handlers(page.session), controls, strip)
 
 
@@ -46,7 +47,9 @@ def _wire(page: Page, handlers: Handlers, controls: Controls, strip: TokenStrip)
     controls.stop.click(handlers.stop, state, strip, **QUIET)
     pair.input(handlers.change_pair, [state, pair], controls.method, **QUIET)
     page.language.input(handlers.describe_model, [page.language, pair], model, **QUIET)
-    page.opened.then(handlers.replay, state, strip, **STREAM)
+    controls.link.click(handlers.link, [state, *controls.values], strip, **QUIET)
+    restored = page.opened.then(handlers.restore, state, [*controls.values, controls.more], **QUIET)
+    restored.then(handlers.replay, state, strip, **STREAM)
     page.opened.then(handlers.watch_model, [state, pair], model, **STREAM)
 
 
@@ -89,11 +92,44 @@ class Handlers:
     async def replay(self, state: Visit) -> AsyncGenerator[Any, None]:
         """Play the recorded run until the visitor does something."""
         recording = self.session.recording()
-        if recording is None or state.ticket:
-            yield gr.skip()
-            return
-        async for message in visit.replay(recording, state):
-            yield message
+        said, state.to_say = state.to_say, None
+        if recording is not None and not state.ticket:
+            async for message in visit.replay(recording, state):
+                yield message
+                if said is not None:  # now that it cannot be talked over
+                    yield visit.message(said)
+                    said = None
+        yield gr.skip() if said is None else visit.message(said)
+
+    def restore(self, state: Visit, request: gr.Request) -> list[Any]:
+        """Fill the form in from the page's address; nothing runs."""
+        catalog = self.session.catalog
+        methods = {pair: self.session.methods(pair) for pair in catalog.pairs}
+        found = permalink.read_query(dict(request.query_params), methods)
+        fields, updates = found.fields, {}
+        if "method" in fields and "gamma" not in fields:
+            fields["gamma"] = catalog.methods[fields["method"]].gamma or 1
+        if "pair" in fields:
+            choices = method_choices(partial(i18n.text, state.language), methods[fields["pair"]])
+            updates["method"] = gr.update(choices=choices)
+        updates |= {
+            name: gr.update(**{**updates.get(name, {}), "value": value})
+            for name, value in fields.items()
+        }
+        state.to_say = permalink.complaint(found.bad)
+        opens = any(name in fields for name in ("stop", *(name for name, *_ in MORE_NUMBERS)))
+        more = gr.update(open=True) if opens else gr.skip()
+        return [*(updates.get(name, gr.skip()) for name in FIELDS), more]
+
+    def link(self, state: Visit, *values: Any) -> str:
+        """Give the browser this form's address to copy, or say what to mend."""
+        catalog = self.session.catalog
+        methods = {pair: self.session.methods(pair) for pair in catalog.pairs}
+        query = permalink.query_of(dict(zip(FIELDS, values, strict=True)), state.language)
+        said = permalink.complaint(permalink.check(query, methods))
+        if said is not None:
+            return visit.message(said)
+        return visit.message(visit.say("link.copied"), link=query)
 
     async def watch_model(self, state: Visit, pair: str) -> AsyncGenerator[str, None]:
         """Say how far loading is until the model is there."""
