@@ -57,7 +57,7 @@ def page_of(shown: Shown) -> str:
     )
     look = (
         f":root {theme.variables(dark=False)}"
-        f"@media (prefers-color-scheme: dark) {{ :root {theme.variables(dark=True)} }}\n"
+        f"@media screen and (prefers-color-scheme: dark) {{ :root {theme.variables(dark=True)} }}\n"
         f"{theme.style()}{(ASSETS / 'replay.css').read_text(encoding='utf-8')}"
     )
     script, look = f"\n{script}\n", f"\n{look}\n"

@@ -119,7 +119,7 @@ for (const [code, name] of Object.entries(replay.languages)) {
   part("languages").append(button);
 }
 part("scrub").max = String(Math.max(LAST, 0));
-part("scrub").oninput = (event) => { pause(); show(Number(event.target.value)); };
+part("scrub").oninput = () => stepBy(Number(part("scrub").value) - at);
 part("play").onclick = () => (playing ? pause() : play());
 part("back").onclick = () => stepBy(-1);
 part("on").onclick = () => stepBy(1);
