@@ -71,7 +71,7 @@ class Controls:
                 "label": say("label.method"),
                 "choices": method_choices(say, self.methods),
             },
-            value="mtp" if "mtp" in self.methods else self.methods[0],
+            value=default_method(self.methods),
             interactive=True,
             elem_id="method",
             elem_classes="segmented",
@@ -169,6 +169,11 @@ class Controls:
             interactive=True,
             **options,
         )
+
+
+def default_method(methods: tuple[str, ...]) -> str:
+    """Return the method the page starts with."""
+    return "mtp" if "mtp" in methods else methods[0]
 
 
 def method_choices(say: Say, methods: tuple[str, ...]) -> list[tuple[str, str]]:

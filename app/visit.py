@@ -56,9 +56,6 @@ class Visit:
     opened: Shown | None = None
     """A trace that was opened and has not played yet."""
 
-    to_say: Status | None = None
-    """What the page's address asked for and cannot have."""
-
     def arm(self, form: Form | None) -> None:
         """Make `form` the next run; whatever runs now ends within a round."""
         self.ticket += 1

@@ -1,4 +1,6 @@
-// The token strip: coloured text, its card, legend and footer, and what each message changes.
+// The token strip: coloured text, its card, legend and footer, and what each message changes. It
+// also runs in a replay file without Gradio (assets/replay_start.js): what only the page has, it must
+// not need.
 
 const LONG_LINK = 2000;    // mail and chat programs begin to cut addresses
 

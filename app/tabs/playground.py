@@ -16,7 +16,7 @@ from typing import Any
 import gradio as gr
 
 from app import i18n, permalink, visit
-from app.controls import FIELDS, MORE_NUMBERS, Controls, method_choices
+from app.controls import FIELDS, MORE_NUMBERS, Controls, default_method, method_choices
 from app.form import read_form
 from app.page import QUIET, STREAM, Page
 from app.session import Loading, Session
@@ -48,8 +48,8 @@ def _wire(page: Page, handlers: Handlers, controls: Controls, strip: TokenStrip)
     pair.input(handlers.change_pair, [state, pair], controls.method, **QUIET)
     page.language.input(handlers.describe_model, [page.language, pair], model, **QUIET)
     controls.link.click(handlers.link, [state, *controls.values], strip, **QUIET)
-    restored = page.opened.then(handlers.restore, state, [*controls.values, controls.more], **QUIET)
-    restored.then(handlers.replay, state, strip, **STREAM)
+    page.opened.then(handlers.restore, state, [*controls.values, controls.more], **QUIET)
+    page.opened.then(handlers.replay, state, strip, **STREAM)
     page.opened.then(handlers.watch_model, [state, pair], model, **STREAM)
 
 
@@ -89,10 +89,10 @@ class Handlers:
         """Say how far loading is, in another language."""
         return model_line(language, self.session.loading(pair))
 
-    async def replay(self, state: Visit) -> AsyncGenerator[Any, None]:
-        """Play the recorded run until the visitor does something."""
+    async def replay(self, state: Visit, request: gr.Request) -> AsyncGenerator[Any, None]:
+        """Play the recorded run until the visitor does something; say what a link cannot have."""
         recording = self.session.recording()
-        said, state.to_say = state.to_say, None
+        said = permalink.complaint(self._asked(request).bad)
         if recording is not None and not state.ticket:
             async for message in visit.replay(recording, state):
                 yield message
@@ -103,33 +103,36 @@ class Handlers:
 
     def restore(self, state: Visit, request: gr.Request) -> list[Any]:
         """Fill the form in from the page's address; nothing runs."""
-        catalog = self.session.catalog
-        methods = {pair: self.session.methods(pair) for pair in catalog.pairs}
-        found = permalink.read_query(dict(request.query_params), methods)
-        fields, updates = found.fields, {}
+        fields = self._asked(request).fields
         if "method" in fields and "gamma" not in fields:
-            fields["gamma"] = catalog.methods[fields["method"]].gamma or 1
+            fields["gamma"] = self.session.catalog.methods[fields["method"]].gamma or 1
+        updates = {name: {"value": value} for name, value in fields.items()}
         if "pair" in fields:
-            choices = method_choices(partial(i18n.text, state.language), methods[fields["pair"]])
-            updates["method"] = gr.update(choices=choices)
-        updates |= {
-            name: gr.update(**{**updates.get(name, {}), "value": value})
-            for name, value in fields.items()
-        }
-        state.to_say = permalink.complaint(found.bad)
+            methods = self.session.methods(fields["pair"])
+            choices = method_choices(partial(i18n.text, state.language), methods)
+            updates["method"] = {
+                "value": default_method(methods),
+                **updates.get("method", {}),
+                "choices": choices,
+            }
         opens = any(name in fields for name in ("stop", *(name for name, *_ in MORE_NUMBERS)))
         more = gr.update(open=True) if opens else gr.skip()
-        return [*(updates.get(name, gr.skip()) for name in FIELDS), more]
+        return [*(gr.update(**updates.get(name, {})) for name in FIELDS), more]
 
     def link(self, state: Visit, *values: Any) -> str:
         """Give the browser this form's address to copy, or say what to mend."""
-        catalog = self.session.catalog
-        methods = {pair: self.session.methods(pair) for pair in catalog.pairs}
         query = permalink.query_of(dict(zip(FIELDS, values, strict=True)), state.language)
-        said = permalink.complaint(permalink.check(query, methods))
+        said = permalink.complaint(permalink.check(query, self._methods))
         if said is not None:
             return visit.message(said)
         return visit.message(visit.say("link.copied"), link=query)
+
+    @property
+    def _methods(self) -> permalink.Methods:
+        return {pair: self.session.methods(pair) for pair in self.session.catalog.pairs}
+
+    def _asked(self, request: gr.Request) -> permalink.Found:
+        return permalink.read_query(dict(request.query_params), self._methods)
 
     async def watch_model(self, state: Visit, pair: str) -> AsyncGenerator[str, None]:
         """Say how far loading is until the model is there."""

@@ -264,6 +264,12 @@ def test_a_link_fills_the_form_in_and_runs_nothing(page: Any, toy_site: Site) ->
     assert (len(pair.ended), pair.alive) == (before, 0)
 
 
+def test_a_link_with_a_pair_alone_keeps_the_pages_method(page: Any, toy_site: Site) -> None:
+    visit(page, toy_site, "?pair=smollm2&seed=3")
+    page.wait_for_function("document.querySelector('#seed input').value === '3'")
+    assert (chosen(page, "method"), chosen(page, "gamma")) == ("mtp", "2")
+
+
 def test_a_bad_value_of_a_link_is_said_at_its_field(page: Any, toy_site: Site) -> None:
     visit(page, toy_site, "?gamma=99&seed=4")
     page.wait_for_selector(".dl-bad")

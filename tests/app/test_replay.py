@@ -9,6 +9,7 @@ import json
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ import pytest
 from app import i18n, replay
 from app.run_view import RunView
 from app.shown import Shown, shown_of
-from app.tabs import traces
+from app.tabs import inspect, traces
 from app.theme import LEGEND
 from app.visit import Visit
 from engine import trace
@@ -224,3 +225,28 @@ def test_a_files_name_says_what_it_holds_and_nothing_more() -> None:
     assert plain == "draftlight-plain-2026-01-02.jsonl"
     hostile = traces.file_name(Shown(run("../../etc/<x>")), "html", today)
     assert hostile == "draftlight-etc-x-g3-2026-01-02.html"
+
+
+def test_what_is_shown_is_said_in_words() -> None:
+    assert [block["code"] for block in traces.what.view(None)] == ["view.shown.empty"]
+    plain = traces.what.view(Shown(run("plain", gamma=0)))
+    assert [block.get("code") for block in plain] == [None, "view.shown.plain", "view.shown.live"]
+    pair, settings = FakePair(pause=0), Settings(gamma=4, adaptive=True)
+    auto = tuple(pair.run("mtp", "word " * 99, settings, cancelled=lambda: False))
+    prompt, said, _, unfinished = traces.what.view(Shown(auto[:-1]))
+    assert (said["code"], said["facts"]["gamma"]) == ("view.shown.auto", 4)
+    assert unfinished["code"] == "view.shown.unfinished"
+    assert prompt["parts"][0][0].endswith("word …")
+    assert len(prompt["parts"][0][0]) <= traces.what.MOST_CHARACTERS + 2
+
+
+def test_a_view_that_cannot_work_with_a_file_says_so_and_stops_nothing_else() -> None:
+    def fails(shown: Shown | None) -> list[Any]:
+        raise KeyError("passes")
+
+    place, live = inspect.Place("cost", fails), Shown(run("mtp"))
+    (block,) = inspect._blocks(place, replace(live, origin="odd.jsonl"))
+    assert (block["code"], block["tone"]) == ("view.failed", "warn")
+    assert block["facts"] == {"file": "odd.jsonl", "reason": "KeyError: 'passes'"}
+    with pytest.raises(KeyError):  # of a run of our own it is a mistake of ours
+        inspect._blocks(place, live)
