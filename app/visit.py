@@ -35,6 +35,7 @@ _FIELD_OF = {
     "bad_stop": "stop_texts",
     "unknown_method": "method",
     "unknown_pair": "pair",
+    "link_too_long": "prompt",
 }
 Status = dict[str, Any]
 Work = tuple[str, str, Settings]
@@ -52,6 +53,8 @@ class Visit:
     stopped: bool = False
     baselines: dict[Work, tuple[Event, ...]] = field(default_factory=dict)
     shown: Shown | None = None
+    opened: Shown | None = None
+    """A trace that was opened and has not played yet."""
 
     def arm(self, form: Form | None) -> None:
         """Make `form` the next run; whatever runs now ends within a round."""

@@ -18,8 +18,9 @@ from app.page import QUIET, STREAM, Page
 from app.panel import Panel, drawn
 from app.session import Session
 from app.shown import Shown
+from app.tabs import traces
 from app.views import acceptance
-from app.views.blocks import Block, Tone
+from app.views.blocks import Block, Tone, sentence
 from app.visit import Status, Visit
 
 
@@ -39,6 +40,7 @@ PLACES = (Place("acceptance", acceptance.view),)
 def build(page: Page, tab: gr.Tab) -> None:
     """Lay out and wire the tab."""
     panels, buttons = [], []
+    opened = traces.row(page, tab)
     with gr.Row(elem_id="dl-inspect"):
         for place in PLACES:
             with gr.Column(elem_classes="dl-place", min_width=300):
@@ -49,13 +51,25 @@ def build(page: Page, tab: gr.Tab) -> None:
                     buttons.append((button, place, panel))
 
     def redraw(state: Visit) -> list[str]:
-        return [drawn(place.view(state.shown)) for place in PLACES]
+        return [drawn(_blocks(place, state.shown)) for place in PLACES]
 
     for button, place, panel in buttons:
         measured = button.click(_measure(page.session, place), page.state, panel, **STREAM)
         measured.then(redraw, page.state, panels, **QUIET)
     tab.select(redraw, page.state, panels, **QUIET)
     page.ran.then(redraw, page.state, panels, **QUIET)
+    opened.then(redraw, page.state, panels, **QUIET)
+
+
+def _blocks(place: Place, shown: Shown | None) -> list[Block]:
+    """Return a view's blocks; a file may hold what a view does not expect."""
+    try:
+        return place.view(shown)
+    except Exception as error:
+        if shown is None or not shown.origin:
+            raise
+        reason = f"{type(error).__name__}: {error}"
+        return [sentence("view.failed", "warn", file=shown.origin, reason=reason)]
 
 
 def _measure(session: Session, place: Place) -> Callable[[Visit], AsyncGenerator[str, None]]:
