@@ -9,6 +9,9 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from dataclasses import dataclass
+from functools import partial
+from operator import attrgetter
+from typing import Any
 
 import gradio as gr
 
@@ -18,21 +21,45 @@ from app.page import QUIET, STREAM, Page
 from app.panel import Panel, drawn
 from app.session import Session
 from app.shown import Shown
-from app.views import acceptance
+from app.tabs import log_box
+from app.views import acceptance, bursts, content, health, logs, names, runs, waterfall
 from app.views.blocks import Block, Tone
 from app.visit import Status, Visit
+from engine import catalog
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A view's place on the page; `kind` is the instrument that its button runs, if it has one."""
+    """A view's place on the page; `kind` is the instrument that its button runs, if it has one.
+
+    of: what of the visit the view is about.  wide: over both columns.  extra: adds more to the
+    place, and returns the events after which the panel is drawn again.
+    """
 
     name: str
-    view: Callable[[Shown | None], list[Block]]
+    view: Callable[[Any], list[Block]]
     kind: str = ""
+    of: Callable[[Visit], Any] = attrgetter("shown")
+    wide: bool = False
+    extra: Callable[[Page], Any] | None = None
+
+    def drawn(self, visit: Visit) -> str:
+        """Return the panel's value."""
+        return drawn(self.view(self.of(visit)))
 
 
-PLACES = (Place("acceptance", acceptance.view),)
+_PRESETS = {name: preset.prompt for name, preset in catalog.load().presets.items()}
+
+PLACES = (
+    Place("waterfall", waterfall.view),
+    Place("acceptance", acceptance.view),
+    Place("content", content.view),
+    Place("bursts", bursts.view),
+    Place("health", health.view, "canary"),
+    Place("logs", logs.view, of=attrgetter("pasted"), wide=True, extra=log_box.build),
+    Place("runs", partial(runs.view, presets=_PRESETS), of=attrgetter("runs"), wide=True),
+    Place("names", names.view, wide=True),
+)
 """In their order on the page."""
 
 
@@ -41,15 +68,20 @@ def build(page: Page, tab: gr.Tab) -> None:
     panels, buttons = [], []
     with gr.Row(elem_id="dl-inspect"):
         for place in PLACES:
-            with gr.Column(elem_classes="dl-place", min_width=300):
+            with gr.Column(
+                elem_classes="dl-place wide" if place.wide else "dl-place", min_width=300
+            ):
                 panel = Panel(words=i18n.words(i18n.DEFAULT), elem_id=f"view-{place.name}")
                 panels.append(page.wording.dictionary(panel))
                 if place.kind:
                     button = page.wording.button(f"measure-{place.kind}", size="sm")
                     buttons.append((button, place, panel))
+                if place.extra:
+                    changed = place.extra(page)
+                    changed.then(place.drawn, page.state, panel, **QUIET)
 
     def redraw(state: Visit) -> list[str]:
-        return [drawn(place.view(state.shown)) for place in PLACES]
+        return [place.drawn(state) for place in PLACES]
 
     for button, place, panel in buttons:
         measured = button.click(_measure(page.session, place), page.state, panel, **STREAM)
