@@ -51,7 +51,7 @@ def read_log(text: str) -> ForeignRecord:
 def read_logs(text: str) -> tuple[ForeignRecord, ...]:
     """Return every report of `text`, in order.  Raises PlaygroundError: bad_log."""
     starts = list(_START.finditer(text))
-    ends = [*(start.start() for start in starts[1:]), len(text)]
+    ends = [start.start() for start in starts[1:]] + [len(text)] * bool(starts)
     records: list[ForeignRecord] = []
     speeds: dict[str, float] = {}
     for start, end in zip(starts, ends, strict=True):

@@ -103,7 +103,7 @@ def _figure(split: Ledger) -> Block:
         "annotations": [{"x": 1, "y": 1, "yref": "paper", "yanchor": "bottom", "xanchor": "left",
                          "showarrow": False, "text": "@chart.plain_level"}],
     }  # fmt: skip
-    return figure("waterfall", [bars], layout, height=72 + 27 * len(names))
+    return figure("waterfall", [bars], layout, height=72 + 29 * len(names))
 
 
 def _change(cost: float) -> str:
