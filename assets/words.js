@@ -22,12 +22,15 @@ function say(said) {
 
 function number(value, digits) {
   const options = { maximumFractionDigits: digits };
-  return new Intl.NumberFormat(words["language.tag"], options).format(value);
+  return new Intl.NumberFormat(words["language.tag"], options).format(rounded(value, digits));
 }
+
+// Without it a number just below nothing reads "-0".
+function rounded(value, digits) { return Number(value.toFixed(digits)) + 0; }
 
 function fixed(value, digits) {
   const options = { minimumFractionDigits: digits, maximumFractionDigits: digits };
-  return new Intl.NumberFormat(words["language.tag"], options).format(value);
+  return new Intl.NumberFormat(words["language.tag"], options).format(rounded(value, digits));
 }
 
 function rate(value) { return fixed(value, value < 10 ? 1 : 0); }

@@ -9,6 +9,9 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from dataclasses import dataclass
+from functools import partial
+from operator import attrgetter
+from typing import Any
 
 import gradio as gr
 
@@ -18,22 +21,55 @@ from app.page import QUIET, STREAM, Page
 from app.panel import Panel, drawn
 from app.session import Session
 from app.shown import Shown
-from app.tabs import traces
-from app.views import acceptance
+from app.tabs import log_box, traces
+from app.views import acceptance, bursts, content, health, logs, names, runs, waterfall
 from app.views.blocks import Block, Tone, sentence
 from app.visit import Status, Visit
+from engine import catalog
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A view's place on the page; `kind` is the instrument that its button runs, if it has one."""
+    """A view's place on the page; `kind` is the instrument that its button runs, if it has one.
+
+    of: what of the visit the view is about.  wide: over both columns.  extra: adds more to the
+    place, and returns the events after which the panel is drawn again.
+    """
 
     name: str
-    view: Callable[[Shown | None], list[Block]]
+    view: Callable[[Any], list[Block]]
     kind: str = ""
+    of: Callable[[Visit], Any] = attrgetter("shown")
+    wide: bool = False
+    extra: Callable[[Page], Any] | None = None
+
+    def blocks(self, visit: Visit) -> list[Block]:
+        """Return the view's blocks; a file may hold what a view does not expect."""
+        try:
+            return self.view(self.of(visit))
+        except Exception as error:
+            if visit.shown is None or not visit.shown.origin:
+                raise
+            reason = f"{type(error).__name__}: {error}"
+            return [sentence("view.failed", "warn", file=visit.shown.origin, reason=reason)]
+
+    def drawn(self, visit: Visit) -> str:
+        """Return the panel's value."""
+        return drawn(self.blocks(visit))
 
 
-PLACES = (Place("acceptance", acceptance.view),)
+_PRESETS = {name: preset.prompt for name, preset in catalog.load().presets.items()}
+
+PLACES = (
+    Place("waterfall", waterfall.view),
+    Place("acceptance", acceptance.view),
+    Place("content", content.view),
+    Place("bursts", bursts.view),
+    Place("health", health.view, "canary"),
+    Place("logs", logs.view, of=attrgetter("pasted"), wide=True, extra=log_box.build),
+    Place("runs", partial(runs.view, presets=_PRESETS), of=attrgetter("runs"), wide=True),
+    Place("names", names.view, wide=True),
+)
 """In their order on the page."""
 
 
@@ -43,15 +79,20 @@ def build(page: Page, tab: gr.Tab) -> None:
     opened = traces.row(page, tab)
     with gr.Row(elem_id="dl-inspect"):
         for place in PLACES:
-            with gr.Column(elem_classes="dl-place", min_width=300):
+            with gr.Column(
+                elem_classes="dl-place wide" if place.wide else "dl-place", min_width=300
+            ):
                 panel = Panel(words=i18n.words(i18n.DEFAULT), elem_id=f"view-{place.name}")
                 panels.append(page.wording.dictionary(panel))
                 if place.kind:
                     button = page.wording.button(f"measure-{place.kind}", size="sm")
                     buttons.append((button, place, panel))
+                if place.extra:
+                    changed = place.extra(page)
+                    changed.then(place.drawn, page.state, panel, **QUIET)
 
     def redraw(state: Visit) -> list[str]:
-        return [drawn(_blocks(place, state.shown)) for place in PLACES]
+        return [place.drawn(state) for place in PLACES]
 
     for button, place, panel in buttons:
         measured = button.click(_measure(page.session, place), page.state, panel, **STREAM)
@@ -61,31 +102,20 @@ def build(page: Page, tab: gr.Tab) -> None:
     opened.then(redraw, page.state, panels, **QUIET)
 
 
-def _blocks(place: Place, shown: Shown | None) -> list[Block]:
-    """Return a view's blocks; a file may hold what a view does not expect."""
-    try:
-        return place.view(shown)
-    except Exception as error:
-        if shown is None or not shown.origin:
-            raise
-        reason = f"{type(error).__name__}: {error}"
-        return [sentence("view.failed", "warn", file=shown.origin, reason=reason)]
-
-
 def _measure(session: Session, place: Place) -> Callable[[Visit], AsyncGenerator[str, None]]:
     async def handler(state: Visit) -> AsyncGenerator[str, None]:
         """Run the view's instrument on what is shown; the view says what goes on."""
         shown = state.shown
         if shown is None:
-            yield drawn(place.view(None))
+            yield place.drawn(state)
             return
         async with aclosing(measure(session, state, place.kind, shown)) as answers:
             async for answer in answers:
                 if isinstance(answer, Shown):
                     state.shown = answer
-                    yield drawn(place.view(answer))
+                    yield place.drawn(state)
                 else:
-                    yield drawn([said(answer), *place.view(shown)])
+                    yield drawn([said(answer), *place.blocks(state)])
 
     return handler
 
