@@ -27,6 +27,7 @@ from app import charts, i18n, theme
 from app.run_view import RunView
 from app.series import COLUMNS
 from app.shown import Shown, shown_of
+from app.views import names
 from engine import trace
 from engine.catalog import ASSETS
 from engine.errors import PlaygroundError
@@ -100,6 +101,7 @@ def content(shown: Shown) -> dict[str, Any]:
         },
         "languages": i18n.LANGUAGES,
         "fates": [mark.fate for mark in theme.LEGEND],
+        "names": {number: names.also(number) for number in names.NAMES},
         "charts": {"columns": list(COLUMNS), "facts": charts.FACTS},
         "head": {name: last[name] for name in ("method", "prompt", "where")},
         "about": {

@@ -5,7 +5,8 @@ const element = document.querySelector(".replay-strip");
 const spoken = (navigator.languages ?? [navigator.language]).map((tag) => tag.split("-")[0]);
 const firstLanguage = spoken.find((tag) => tag in replay.words) ?? "en";
 const props = {
-  words: replay.words[firstLanguage], fates: replay.fates, charts: replay.charts, value: "",
+  words: replay.words[firstLanguage], fates: replay.fates, names: replay.names,
+  charts: replay.charts, value: "",
 };
 const watch = () => {}, trigger = () => {}, server = {};
 

@@ -94,7 +94,7 @@ def _by_kind(counts: dict[str | int, Counts]) -> Block:
         "hovertemplate": "%{y}: %{x:.1f} % (%{text})<extra></extra>",
     }
     layout = {
-        "xaxis": {"range": [0, 118], "ticksuffix": " %", "dtick": 25},
+        "xaxis": {"range": [0, 118], "ticksuffix": " %", "dtick": 50},
         "yaxis": {"autorange": "reversed"},
     }
     return figure("by_kind", [bars], layout, height=76 + 30 * len(kinds))

@@ -166,7 +166,7 @@ def _by_prompt(points: list[Point], presets: Mapping[str, str]) -> list[Block]:
         "hovertemplate": "%{x:.1f} % (%{text})<extra></extra>",
     }
     layout = {
-        "xaxis": {"range": [0, 118], "ticksuffix": " %", "dtick": 25},
+        "xaxis": {"range": [0, 118], "ticksuffix": " %", "dtick": 50},
         # Two prompts may begin alike, so the names are labels, not places.
         "yaxis": {
             "autorange": "reversed",

@@ -96,10 +96,11 @@ def _figure(split: Ledger) -> Block:
     level = {"color": "$muted", "width": 1, "dash": "dash"}
     most = max(split.ideal, *levels, split.speed_up, 1)
     layout = {
-        "xaxis": {"title": {"text": "@axis.speed_up"}, "range": [0, 1.15 * most]},
+        "xaxis": {"title": {"text": "@axis.speed_up"}, "range": [0, 1.02 * most]},
         "yaxis": {"autorange": "reversed"},
         "shapes": [{"type": "line", "x0": 1, "x1": 1, "y0": 0, "y1": 1, "yref": "paper",
                     "line": level}],
+        "margin": {"l": 52, "r": 54, "t": 26, "b": 40},
         "annotations": [{"x": 1, "y": 1, "yref": "paper", "yanchor": "bottom", "xanchor": "left",
                          "showarrow": False, "text": "@chart.plain_level"}],
     }  # fmt: skip

@@ -245,8 +245,8 @@ def test_a_view_that_cannot_work_with_a_file_says_so_and_stops_nothing_else() ->
         raise KeyError("passes")
 
     place, live = inspect.Place("cost", fails), Shown(run("mtp"))
-    (block,) = inspect._blocks(place, replace(live, origin="odd.jsonl"))
+    (block,) = place.blocks(Visit(shown=replace(live, origin="odd.jsonl")))
     assert (block["code"], block["tone"]) == ("view.failed", "warn")
     assert block["facts"] == {"file": "odd.jsonl", "reason": "KeyError: 'passes'"}
     with pytest.raises(KeyError):  # of a run of our own it is a mistake of ours
-        inspect._blocks(place, live)
+        place.blocks(Visit(shown=live))
