@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from dataclasses import dataclass
+from typing import Any
 
 import gradio as gr
 
@@ -18,21 +19,55 @@ from app.page import QUIET, STREAM, Page
 from app.panel import Panel, drawn
 from app.session import Session
 from app.shown import Shown
-from app.views import acceptance
-from app.views.blocks import Block, Tone
+from app.views import acceptance, costs, examiner, lab, run_lengths
+from app.views.blocks import Block, Tone, sentence
 from app.visit import Status, Visit
+from app.wording import Say
+from engine.events import Settings
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """A choice that an instrument leaves to the visitor; the first one is made at the start."""
+
+    name: str
+    choices: tuple[Any, ...]
+
+    def texts(self, say: Say) -> dict[str, Any]:
+        """Word the switch: `option.<name>`, and `option.<name>.<choice>` unless it is a number."""
+        labels = [
+            str(choice) if isinstance(choice, int) else say(f"option.{self.name}.{choice}")
+            for choice in self.choices
+        ]
+        pairs = list(zip(labels, self.choices, strict=True))
+        return {"label": say(f"option.{self.name}"), "choices": pairs}
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A view's place on the page; `kind` is the instrument that its button runs, if it has one."""
+    """A view's place on the page; `kind` is the instrument that its button runs, if it has one.
+
+    options: what the visitor may choose for it.  settings: those it measures with, made from the
+    run's.  drafts: it measures a drafter, which plain decoding has not.
+    """
 
     name: str
     view: Callable[[Shown | None], list[Block]]
     kind: str = ""
+    options: tuple[Option, ...] = ()
+    settings: Callable[[Settings], Settings] | None = None
+    drafts: bool = False
 
 
-PLACES = (Place("acceptance", acceptance.view),)
+LAB_OPTIONS = (Option("rule", lab.RULES), Option("num_draws", lab.DRAWS))
+
+PLACES = (
+    Place("acceptance", acceptance.view),
+    Place("costs", costs.view, "cost_curve"),
+    Place("run_lengths", run_lengths.view, "run_lengths", drafts=True),
+    Place("lab", lab.view, "lab", LAB_OPTIONS, lab.settings_of, drafts=True),
+    Place("examiner", examiner.view),
+)
 """In their order on the page."""
 
 
@@ -45,27 +80,46 @@ def build(page: Page, tab: gr.Tab) -> None:
                 panel = Panel(words=i18n.words(i18n.DEFAULT), elem_id=f"view-{place.name}")
                 panels.append(page.wording.dictionary(panel))
                 if place.kind:
+                    chosen = [_switch(page, place, option) for option in place.options]
                     button = page.wording.button(f"measure-{place.kind}", size="sm")
-                    buttons.append((button, place, panel))
+                    buttons.append((button, place, panel, chosen))
 
     def redraw(state: Visit) -> list[str]:
         return [drawn(place.view(state.shown)) for place in PLACES]
 
-    for button, place, panel in buttons:
-        measured = button.click(_measure(page.session, place), page.state, panel, **STREAM)
+    for button, place, panel, chosen in buttons:
+        run = _measure(page.session, place)
+        measured = button.click(run, [page.state, *chosen], panel, **STREAM)
         measured.then(redraw, page.state, panels, **QUIET)
     tab.select(redraw, page.state, panels, **QUIET)
     page.ran.then(redraw, page.state, panels, **QUIET)
 
 
-def _measure(session: Session, place: Place) -> Callable[[Visit], AsyncGenerator[str, None]]:
-    async def handler(state: Visit) -> AsyncGenerator[str, None]:
+def _switch(page: Page, place: Place, option: Option) -> Any:
+    return page.wording.add(
+        gr.Radio,
+        option.texts,
+        value=option.choices[0],
+        interactive=True,
+        elem_id=f"{place.kind}-{option.name}",
+        elem_classes="segmented",
+    )
+
+
+def _measure(session: Session, place: Place) -> Callable[..., AsyncGenerator[str, None]]:
+    async def handler(state: Visit, *chosen: Any) -> AsyncGenerator[str, None]:
         """Run the view's instrument on what is shown; the view says what goes on."""
         shown = state.shown
-        if shown is None:
+        if shown is None or shown.started is None:
             yield drawn(place.view(None))
             return
-        async with aclosing(measure(session, state, place.kind, shown)) as answers:
+        if place.drafts and shown.started.method == "plain":
+            yield drawn([sentence("measure.needs_draft", "warn")])
+            return
+        options = dict(zip((option.name for option in place.options), chosen, strict=True))
+        settings = place.settings(shown.started.settings) if place.settings else None
+        answers = measure(session, state, place.kind, shown, settings=settings, **options)
+        async with aclosing(answers):
             async for answer in answers:
                 if isinstance(answer, Shown):
                     state.shown = answer

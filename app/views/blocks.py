@@ -58,9 +58,13 @@ def pieces(*parts: tuple[str, str]) -> Block:
 
 def label(text: str) -> str:
     """Return a token as a figure may show it: visible blanks, no markup, no "@" or "$" in front."""
-    shown = text.replace(" ", "␣").replace("\n", "⏎").replace("\t", "⇥")
-    shown = shown.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    shown = visible(text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     return f"\u200b{shown}" if shown[:1] in ("@", "$") else shown
+
+
+def visible(text: str) -> str:
+    """Return a token with its blanks spelled out, for a table, which takes nothing for markup."""
+    return text.replace(" ", "␣").replace("\n", "⏎").replace("\t", "⇥")
 
 
 def message(blocks: Sequence[Block]) -> dict[str, Any]:

@@ -196,9 +196,10 @@ class FakePair:
     ) -> Measured:
         """Return a made-up measurement of the right shape; see `engine.instruments`."""
         time.sleep(self.pause)
-        return Measured(
-            kind, {**MEASURED[kind], **({} if kind == "cost_curve" else {"method": method})}
-        )
+        own: dict[str, Any] = {} if kind == "cost_curve" else {"method": method, **options}
+        if options.get("rule", "exact") != "exact":
+            own |= {"distance": 0.2, "lossless": False}
+        return Measured(kind, {**MEASURED[kind], **own})
 
     def _run(
         self, method: str, prompt: str, settings: Settings, cancelled: Callable[[], bool]

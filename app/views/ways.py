@@ -1,0 +1,64 @@
+"""Ways of choosing draft lengths, replayed on one map, and the best of them in hindsight.
+
+Contract: plain decoding comes first, then each fixed length, auto and the oracle.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from engine.policy import Adaptive, CostAware, Costs
+from engine.replay import (
+    Played,
+    RunLengths,
+    Totals,
+    rounds_adaptive,
+    rounds_fixed,
+    rounds_oracle,
+    totals,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """A way of choosing draft lengths; `gamma` is None for auto and the oracle."""
+
+    name: str
+    gamma: int | None
+    sums: Totals
+
+    @property
+    def said(self) -> str:
+        """How a figure's axis names it."""
+        return str(self.gamma) if self.gamma else f"@run_lengths.{self.name}"
+
+
+def replayed(run_map: RunLengths, costs: Costs | None) -> list[Way]:
+    """Return plain decoding, each fixed draft length, auto and the oracle, replayed."""
+
+    def way(name: str, gamma: int | None, played: Sequence[Played]) -> Way:
+        return Way(name, gamma, totals(run_map.num_decoded, played, costs))
+
+    longest = run_map.longest
+    policy = Adaptive(longest) if costs is None else CostAware(longest, costs)
+    fixed = [
+        way("fixed" if g else "plain", g, rounds_fixed(run_map, g)) for g in range(longest + 1)
+    ]
+    return [
+        *fixed,
+        way("auto", None, rounds_adaptive(run_map, policy)),
+        way("oracle", None, rounds_oracle(run_map)),
+    ]
+
+
+def best(ways: Sequence[Way]) -> Way:
+    """Return the best fixed length in hindsight: the fastest, or without costs the fewest passes.
+
+    Plain decoding takes part only where seconds are known: it never saves a pass.
+    """
+    if all(way.sums.seconds is not None for way in ways):
+        fixed = [way for way in ways if way.gamma is not None]
+        return max(fixed, key=lambda way: way.sums.tokens_per_second or 0.0)
+    drafting = [way for way in ways if way.gamma]
+    return min(drafting, key=lambda way: way.sums.num_rounds)
