@@ -24,7 +24,7 @@ from app.run_view import RunView
 from app.session import Loading, Session, unexpected
 from app.shown import Shown
 from engine.errors import PlaygroundError
-from engine.events import Drafted, Event, Prefilled, Settings, Verified
+from engine.events import Drafted, Event, Measured, Prefilled, Settings, Verified
 from engine.metrics import Metrics, fold
 
 _runs = itertools.count(1)
@@ -213,6 +213,10 @@ async def _one_run(
         visit.baselines[form.work] = tuple(seen)
     if stage == "method" and visit.ticket == ticket:
         visit.shown = Shown(tuple(seen), () if method == "plain" else baseline)
+        if parted(visit.shown):
+            yield message(say("examining"), **_on(run, view.delta(), stage))
+            async for measured in _examine(session, visit, ticket, visit.shown):
+                visit.shown = visit.shown.with_measured(measured)
     # A stopped run, also one that never got the engine, closes as stopped.
     reason = metrics.finish_reason or "cancelled"
     over = stage == "method" or reason == "cancelled"
@@ -220,6 +224,34 @@ async def _one_run(
         facts = {"method": method, "tokens": metrics.num_emitted, "seconds": _wall(metrics)}
         status = say(f"finished.{reason}", **facts)
     yield message(status, final=over, **_on(run, view.snapshot(), stage))
+
+
+def parted(shown: Shown) -> bool:
+    """Return whether a greedy run and its baseline went different ways before either ended."""
+    started = shown.started
+    if started is None or started.settings.temperature > 0 or shown.plain is None:
+        return False
+    own, plain = shown.metrics.token_ids or (), shown.plain.token_ids or ()
+    return any(a != b for a, b in zip(own, plain, strict=False))
+
+
+async def _examine(
+    session: Session, visit: Visit, ticket: int, shown: Shown
+) -> AsyncGenerator[Measured, None]:
+    """Yield what the examiner found at the place where the texts part."""
+    started = shown.started
+    if started is None or shown.plain is None:
+        return
+    ids = (shown.plain.token_ids or (), shown.metrics.token_ids or ())
+    work = (started.method, started.prompt, started.settings)
+    source = pump.batches(
+        lambda stop: session.measure(started.pair, "divergence", *work, stop, token_ids=ids),
+        lambda: visit.ticket != ticket,
+    )
+    async with aclosing(source) as batches:
+        async for batch in batches:
+            for measured in batch:
+                yield measured
 
 
 def _wall(metrics: Metrics) -> float:

@@ -12,6 +12,13 @@ Read in this order:
 * `catalog`, `preflight`, `errors`   models and methods as data, what can be said before loading
 * `runtime`     a loaded pair and how a request becomes a run
 * `bench`, `training`   measuring, and making the bundled drafters
+* `instruments`   measurements beside a run, for the views of the page
 
-This package never imports gradio, plotly or pandas, and importing it imports nothing.
+This package never imports gradio, plotly or pandas, and importing it imports nothing but `os`.
 """
+
+import os
+
+# Read when torch is imported. Threads that spin while they wait make a model many times slower as
+# soon as anything else (a browser, another user) wants the same cores; sleeping ones do not.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")

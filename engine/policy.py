@@ -31,7 +31,7 @@ MEMORY = 0.97  # how much of the past a round leaves: about 30 rounds count
 GUESS, GUESS_WEIGHT = 0.5, 3.0  # acceptance to assume before anything was seen, in drafts
 WIDEST = 9  # tokens of the widest pass: eight drafts and the token before them
 REPEATS = 4
-_CONTEXT = 96
+CONTEXT = 96  # tokens before a measured pass
 
 
 class Policy(Protocol):
@@ -85,9 +85,9 @@ class Adaptive:
 class Costs:
     """Seconds, measured at load.
 
-    passes [WIDEST]: a target pass over 1, 2, ... tokens.  draft_start, draft_step: a proposal of g
-    takes draft_start + g * draft_step.  overhead: what a round with a proposal takes on top;
-    plain_overhead: what one without takes.
+    passes: a target pass over 1, 2, ... tokens, at least up to WIDEST.  draft_start, draft_step:
+    a proposal of g takes draft_start + g * draft_step.  overhead: what a round with a proposal
+    takes on top; plain_overhead: what one without takes.
     """
 
     passes: tuple[float, ...]
@@ -197,10 +197,10 @@ def policy_for(settings: Settings, costs: Costs | None = None) -> Policy:
     return Adaptive(settings.gamma) if costs is None else CostAware(settings.gamma, costs)
 
 
-def pass_seconds(model: LanguageModel) -> list[float]:
-    """Return the median seconds of a pass over 1 .. WIDEST tokens behind a short context."""
-    longest = min(_CONTEXT + WIDEST, model.max_length)
-    widest = min(WIDEST, longest - 1)
+def pass_seconds(model: LanguageModel, widest: int = WIDEST) -> list[float]:
+    """Return the median seconds of a pass over 1 .. widest tokens behind a short context."""
+    longest = min(CONTEXT + widest, model.max_length)
+    widest = min(widest, longest - 1)
     ids = [(7 * i) % model.vocab_size for i in range(longest)]
     start = longest - widest
     times: list[list[float]] = [[] for _ in range(widest)]

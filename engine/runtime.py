@@ -2,7 +2,7 @@
 
 Contract: `load_pair` loads a pair of the catalogue; `LoadedPair.run` gives the events of one run.
 A pair runs one request at a time; a second one waits. To offer a new proposer, add it to the
-catalogue and to `LoadedPair._proposer`.
+catalogue and to `LoadedPair.proposer`.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import importlib
 import math
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from engine.events import Event, Measured, Settings, Started, Verified
 from engine.models import linear
 from engine.models.base import LanguageModel
 from engine.models.source import Progress, Report, checkpoint_folder, silent
-from engine.policy import Costs, Fixed, Policy, pass_seconds, policy_for
+from engine.policy import WIDEST, Costs, Fixed, Policy, pass_seconds, policy_for
 from engine.proposers.base import Proposer
 from engine.proposers.draft_model import DraftModel
 from engine.proposers.mtp import MTP, MTPParts
@@ -120,7 +121,7 @@ class LoadedPair:
             policy = policy_for(settings, self.costs.get(method))
         with self._slot:
             streams = Streams.seeded(settings.seed, self.target.device)
-            proposer = self._proposer(method, Sampler(settings), streams.draft)
+            proposer = self.proposer(method, Sampler(settings), streams.draft)
             yield from decode(
                 self.target,
                 proposer,
@@ -130,6 +131,10 @@ class LoadedPair:
                 policy=policy,
                 cancelled=cancelled,
             )
+
+    def exclusive(self) -> AbstractContextManager[bool]:
+        """Return what keeps every run away while it is open: for reading the models directly."""
+        return self._slot
 
     def measure(
         self,
@@ -152,7 +157,7 @@ class LoadedPair:
         data = instrument.measure(self, method, prompt, settings, cancelled=cancelled, **options)
         return Measured(kind, data)
 
-    def _proposer(self, method: str, sampler: Sampler, generator: torch.Generator) -> Proposer:
+    def proposer(self, method: str, sampler: Sampler, generator: torch.Generator) -> Proposer:
         """Build the proposer of one run."""
         vocab_size, device = self.target.vocab_size, self.target.device
         match method:
@@ -296,12 +301,13 @@ def describe_place(device: torch.device, dtype: torch.dtype, threads: int) -> di
     }
 
 
-def measure(pair: LoadedPair) -> dict[str, Costs]:
+def measure(pair: LoadedPair, *, widest: int = WIDEST) -> dict[str, Costs]:
     """Measure what passes and drafts cost, per method that drafts with a model; about a second.
 
     It runs every method, so no first-time cost lands in a measured run either.
     """
-    passes = pass_seconds(pair.target)
+    with pair.exclusive():
+        passes = pass_seconds(pair.target, widest)
     costs = {}
     for method in pair.methods:
         runs = {}

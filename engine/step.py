@@ -16,7 +16,13 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from engine.describe import choices, describe_proposal, describe_verdict, shown_law
+from engine.describe import (
+    choices,
+    describe_proposal,
+    describe_verdict,
+    entropies,
+    shown_law,
+)
 from engine.device import synchronise
 from engine.events import Choice, Proposal, Verdict
 from engine.models.base import LanguageModel
@@ -128,7 +134,7 @@ class EagerStep:
             token=token,
             features=reading.features,
             p=float(p[0, token]),
-            entropy=float(torch.special.entr(law[0]).sum()),
+            entropy=float(entropies(law, reading.logits, greedy=self._greedy)),
             top=choices(law, self._codec)[0],
             seconds=seconds,
         )

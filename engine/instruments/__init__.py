@@ -11,8 +11,10 @@ user's processors, `where` is that of `Started`. Kinds and their data:
 `run_lengths`  how far the drafter would have come from every place of a greedy text. method;
     longest: tokens proposed at most; token_ids, labels: [n] the text's tokens; lengths: [n - 1],
     entry i is how many drafts match the text when its first i + 1 tokens are known (at most
-    `longest` and what is left of the text); proposed: [n - 1] how many there were; exact: whether
-    `checked` rounds of real runs went as the map says; checked; stop (the run ended by itself).
+    `longest` and what is left of the text); proposed: [n - 1] how many there were; driven: the
+    rounds of whole runs, each [gamma, drafted, accepted], by draft length "1" .. "8" and "auto",
+    from the same drafter on the same text; exact: whether a real run went round by round like its
+    driven twin; checked: its rounds; stop: whether the run ended by itself.
 `divergence`   why two greedy texts differ. methods: [2]; position: the first place that differs;
     context, texts: the shared end and both goings-on; width: tokens of the wide pass; one, wide:
     {labels: [2], logits: [2], gap} of the target's two likeliest tokens there, read by itself and

@@ -45,20 +45,28 @@ def loss_of(model: LlamaForCausalLM, embedding: Tensor, vocab: Tensor, batch: Ba
 
 @torch.no_grad()
 def run_lengths(
-    model: LlamaForCausalLM, embedding: Tensor, vocab: Tensor, batch: Batch, longest: int = 4
+    model: LlamaForCausalLM,
+    embedding: Tensor,
+    vocab: Tensor,
+    batch: Batch,
+    longest: int = 4,
+    *,
+    head: Tensor | None = None,
 ) -> Tensor:
     """Return how many greedy drafts in a row match the target's choices, per reply position.  [n]
 
-    Exact for greedy text, where the drafted tokens are the text as long as they match.
+    Exact for greedy text, where the drafted tokens are the text as long as they match. `head` is
+    the model's own where it is not the target's `embedding`.
     """
     out = model.model(input_ids=batch.tokens, use_cache=False).last_hidden_state
-    guess = vocab[(out @ embedding[vocab].T).argmax(-1)]
+    rows = embedding if head is None else head
+    guess = vocab[(out @ rows[vocab].T).argmax(-1)]
     same = guess == (batch.hidden @ embedding.T).argmax(-1)  # [B, T]
-    rows = same.shape[1] - longest
-    alive = batch.answer[:, 1 : rows + 1] & batch.mask[:, longest : longest + rows]
+    ends = same.shape[1] - longest
+    alive = batch.answer[:, 1 : ends + 1] & batch.mask[:, longest : longest + ends]
     matched = torch.ones_like(alive)
     lengths = torch.zeros(alive.shape, dtype=torch.long, device=alive.device)
     for depth in range(longest):
-        matched = matched & same[:, depth : depth + rows]
+        matched = matched & same[:, depth : depth + ends]
         lengths += matched
     return lengths[alive]

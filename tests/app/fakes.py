@@ -113,6 +113,10 @@ MEASURED: dict[str, dict[str, Any]] = {
         "labels": [f" w{i}" for i in range(1, 13)],
         "lengths": [0, 2, 1, 0, 5, 4, 3, 2, 1, 0, 0],
         "proposed": [8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8],
+        "driven": {
+            **{str(g): [[g, g, 0], [g, g, min(g, 2)], [g, g, 0]] for g in range(1, 9)},
+            "auto": [[1, 1, 0], [2, 2, 2], [0, 0, 0]],
+        },
         "exact": True,
         "checked": 6,
         "stop": True,

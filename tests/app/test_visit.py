@@ -7,6 +7,7 @@ import json
 import threading
 import time
 from collections.abc import AsyncGenerator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from app import pump, visit
 from app.session import Session
 from app.visit import Visit
 from engine.errors import PlaygroundError
+from engine.events import Finished
 from tests.app.fakes import FakeLoader, FakePair
 from tests.app.test_form import read
 
@@ -280,3 +282,32 @@ def test_what_the_foot_says_arrives_with_the_last_message() -> None:
     assert last["first_acceptance"] == 1
     assert last["bit_identical"]
     assert last["where"]["drafters"] == "int8"
+
+
+class Parting(FakePair):
+    """Its methods end with other tokens than plain does."""
+
+    def run(self, method: str, prompt: str, settings: Any, **options: Any) -> Any:
+        for event in super().run(method, prompt, settings, **options):
+            if isinstance(event, Finished) and method != "plain":
+                event = replace(event, token_ids=(*event.token_ids[:5], 7, *event.token_ids[6:]))
+            yield event
+
+
+def test_a_greedy_text_that_parts_from_plain_is_examined_by_itself() -> None:
+    state = Visit()
+    messages = run(session_of(FakeLoader(Parting(pause=0.001))), state)
+    assert "examining" in [each["status"]["code"] for each in messages]
+    assert state.shown is not None
+    assert [each.kind for each in state.shown.measured] == ["divergence"]
+    assert messages[-1]["status"]["code"].startswith("finished.")
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.7])
+def test_equal_texts_and_sampled_ones_are_not_examined(temperature: float) -> None:
+    for pair in (FakePair(pause=0.001), Parting(pause=0.001)):
+        state = Visit()
+        run(session_of(FakeLoader(pair)), state, temperature=temperature)
+        assert state.shown is not None
+        examined = bool(state.shown.measured)
+        assert examined == (isinstance(pair, Parting) and temperature == 0)

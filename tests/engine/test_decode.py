@@ -349,7 +349,7 @@ def test_rounds_without_a_draft_cost_no_acceptance_later(method):
     # The same context reached in one go must be continued by the same proposal.
     context = [*PROMPT_IDS, *ids[:6]]
     streams = Streams.seeded(0, CPU)
-    proposer = pair._proposer(method, Sampler(chosen), streams.draft)
+    proposer = pair.proposer(method, Sampler(chosen), streams.draft)
     fresh = run(pair.target, proposer, context[:-1], chosen, streams=streams)
     assert emitted(fresh)[0] == context[-1]
     assert rounds(fresh)[0].proposal.tokens == proposal.tokens

@@ -3,7 +3,15 @@ import math
 import pytest
 import torch
 
-from engine.describe import choices, describe_proposal, describe_verdict, shown_law
+from engine.describe import (
+    BLOCK,
+    choices,
+    describe_proposal,
+    describe_verdict,
+    entropies,
+    shown_law,
+    top,
+)
 from engine.models.toy import ToyCodec
 from engine.proposers.base import Draft, certain_draft, no_draft
 from engine.verify import verify
@@ -68,3 +76,38 @@ def test_greedy_runs_show_the_softmax_behind_the_choice():
 def test_a_certain_draft_has_no_softmax_to_show():
     draft = certain_draft([2], 4, CPU)
     assert torch.equal(shown_law(draft.probs, draft.logits, greedy=True), draft.probs)
+
+
+@pytest.mark.parametrize("width", [7, 4 * BLOCK, 8 * BLOCK, 96 * BLOCK, 96 * BLOCK + 5])
+def test_the_largest_values_are_those_of_a_full_sort(width):
+    rows = torch.randn(3, width, generator=torch.Generator().manual_seed(width))
+    values, ids = top(rows, 5)
+    expected = rows.sort(-1, descending=True)
+    assert torch.equal(values, expected.values[:, :5])
+    assert torch.equal(ids, expected.indices[:, :5])
+
+
+def test_the_largest_values_may_share_a_block_or_be_minus_infinity():
+    rows = torch.full((2, 8 * BLOCK), -torch.inf)
+    rows[0, 3 * BLOCK : 3 * BLOCK + 6] = torch.arange(6.0)
+    rows[1, 5] = 1.0
+    values, ids = top(rows, 5)
+    assert values[0].tolist() == [5, 4, 3, 2, 1]
+    assert ids[0].tolist() == [3 * BLOCK + i for i in (5, 4, 3, 2, 1)]
+    assert ids[1, 0] == 5
+    assert values[1, 1:].tolist() == [-math.inf] * 4
+
+
+@pytest.mark.parametrize("scale", [0.0, 1.0, 30.0])
+def test_the_quick_entropy_is_the_entropy(scale):
+    logits = torch.randn(4, 300, generator=torch.Generator().manual_seed(1)) * scale + 40
+    law = torch.softmax(logits, -1)
+    expected = torch.special.entr(law.double()).sum(-1).float()
+    assert torch.allclose(entropies(law, logits, greedy=True), expected, atol=2e-4)
+    assert torch.allclose(entropies(law, logits, greedy=False), expected, atol=2e-4)
+
+
+def test_forbidden_tokens_do_not_spoil_the_entropy():
+    logits = torch.tensor([[0.0, 0.0, -torch.inf]])
+    law = torch.softmax(logits, -1)
+    assert entropies(law, logits, greedy=True).tolist() == pytest.approx([math.log(2)])

@@ -4,7 +4,7 @@ import pytest
 import torch
 from transformers import GenerationConfig
 
-from engine.sampling import Streams, draw
+from engine.sampling import Streams, draw, largest
 from tests.engine.tiny import CPU, llama, sampler
 
 SETTINGS = [
@@ -125,3 +125,16 @@ def test_the_streams_of_one_run_and_of_neighbouring_seeds_are_unrelated():
     streams += _numbers(Streams.seeded(2**62, CPU))
     for one, other in itertools.combinations(streams, 2):
         assert abs(float(torch.corrcoef(torch.stack([one, other]))[0, 1])) < 0.2
+
+
+@pytest.mark.parametrize(("u", "token"), [(0.0, 1), (0.49, 1), (0.5, 3), (1.0, 3)])
+def test_the_ends_of_the_uniform_number_never_give_an_impossible_token(monkeypatch, u, token):
+    # 1.0 stands for a product that was rounded up to the total.
+    monkeypatch.setattr(torch, "rand", lambda *_, **__: torch.tensor([u], dtype=torch.float64))
+    probs = torch.tensor([0.0, 0.5, 0.0, 0.5, 0.0])
+    assert draw(probs, torch.Generator()) == token
+
+
+def test_a_tie_is_won_by_the_first():
+    rows = torch.tensor([[1.0, 3.0, 3.0], [2.0, 2.0, 2.0]])
+    assert largest(rows).tolist() == [1, 0]

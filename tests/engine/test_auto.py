@@ -1,0 +1,89 @@
+"""Does "auto" keep its promise? Judged on run lengths and costs recorded from the bundled trio.
+
+`tests/engine/data/run_lengths.json` (written by `tests.benchmarks.run_lengths`) holds how many
+drafts would have matched at every place of 32 texts, so every policy can be replayed exactly,
+without a model and without a clock.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+
+from engine.policy import CostAware, Costs, Fixed
+
+RECORD = json.loads((Path(__file__).parent / "data" / "run_lengths.json").read_text("utf-8"))
+METHODS = ("mtp", "draft", "lookup")
+LARGEST = 8
+
+
+def costs_of(method):
+    fields = RECORD["costs"][method]
+    return Costs(**{**fields, "passes": tuple(fields["passes"])})
+
+
+def seconds_of(text, method, policy):
+    """Replay one text as the loop would: the policy asks, the record answers, the costs count."""
+    lengths, proposed = text[method]
+    costs, place, seconds = costs_of(method), 0, 0.0
+    while place < text["num_tokens"] - 1:
+        room = max(RECORD["new_tokens"] - place - 2, 0)
+        gamma = min(policy.next_gamma(), room)
+        drafted = min(gamma, proposed[place])
+        accepted = min(lengths[place], drafted)
+        policy.observe(drafted, accepted)
+        seconds += costs.round_seconds(drafted) + (costs.draft_start if gamma > drafted else 0)
+        place += accepted + 1
+    return seconds
+
+
+def speeds(method, new_policy):
+    """Return tokens per second by domain."""
+    tokens, seconds = defaultdict(int), defaultdict(float)
+    for text in RECORD["texts"]:
+        tokens[text["domain"]] += text["num_tokens"] - 1
+        seconds[text["domain"]] += seconds_of(text, method, new_policy())
+    return {domain: tokens[domain] / seconds[domain] for domain in tokens}
+
+
+def auto(method):
+    return speeds(method, lambda: CostAware(LARGEST, costs_of(method)))
+
+
+def fixed(method):
+    """Return the best fixed length's speed (none included) by domain, and plain's."""
+    each = [speeds(method, lambda g=g: Fixed(g)) for g in range(LARGEST + 1)]
+    return {domain: max(one[domain] for one in each) for domain in each[0]}, each[0]
+
+
+def test_the_record_holds_every_domain():
+    assert len({text["domain"] for text in RECORD["texts"]}) == 8
+    assert sum(text["num_tokens"] for text in RECORD["texts"]) > 3000
+    for text in RECORD["texts"]:
+        for method in METHODS:
+            assert [len(part) for part in text[method]] == 2 * [text["num_tokens"] - 1]
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_auto_comes_within_three_percent_of_hindsight_on_six_domains(method):
+    best, _ = fixed(method)
+    ratios = {domain: speed / best[domain] for domain, speed in auto(method).items()}
+    assert sum(ratio >= 0.97 for ratio in ratios.values()) >= 6, ratios
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_auto_is_never_much_slower_than_plain(method):
+    _, plain = fixed(method)
+    ratios = {domain: speed / plain[domain] for domain, speed in auto(method).items()}
+    assert min(ratios.values()) >= 0.95, ratios
+
+
+def test_a_drafter_that_never_matches_costs_at_most_its_probes():
+    text = max(RECORD["texts"], key=lambda text: text["num_tokens"])
+    left = text["num_tokens"] - 1
+    hopeless = {**text, "mtp": [[0] * left, [LARGEST] * left]}
+    own = seconds_of(hopeless, "mtp", CostAware(LARGEST, costs_of("mtp")))
+    assert own <= 1.05 * seconds_of(hopeless, "mtp", Fixed(0))
