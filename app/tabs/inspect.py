@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import gradio as gr
@@ -20,10 +21,9 @@ from app.panel import Panel, drawn
 from app.session import Session
 from app.shown import Shown
 from app.views import acceptance, costs, examiner, lab, run_lengths
-from app.views.blocks import Block, Tone, sentence
+from app.views.blocks import Block, Tone
 from app.visit import Status, Visit
 from app.wording import Say
-from engine.events import Settings
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,16 +47,13 @@ class Option:
 class Place:
     """A view's place on the page; `kind` is the instrument that its button runs, if it has one.
 
-    options: what the visitor may choose for it.  settings: those it measures with, made from the
-    run's.  drafts: it measures a drafter, which plain decoding has not.
+    options: what the visitor may choose for the instrument.
     """
 
     name: str
     view: Callable[[Shown | None], list[Block]]
     kind: str = ""
     options: tuple[Option, ...] = ()
-    settings: Callable[[Settings], Settings] | None = None
-    drafts: bool = False
 
 
 LAB_OPTIONS = (Option("rule", lab.RULES), Option("num_draws", lab.DRAWS))
@@ -64,8 +61,8 @@ LAB_OPTIONS = (Option("rule", lab.RULES), Option("num_draws", lab.DRAWS))
 PLACES = (
     Place("acceptance", acceptance.view),
     Place("costs", costs.view, "cost_curve"),
-    Place("run_lengths", run_lengths.view, "run_lengths", drafts=True),
-    Place("lab", lab.view, "lab", LAB_OPTIONS, lab.settings_of, drafts=True),
+    Place("run_lengths", run_lengths.view, "run_lengths"),
+    Place("lab", lab.view, "lab", LAB_OPTIONS),
     Place("examiner", examiner.view),
 )
 """In their order on the page."""
@@ -84,13 +81,15 @@ def build(page: Page, tab: gr.Tab) -> None:
                     button = page.wording.button(f"measure-{place.kind}", size="sm")
                     buttons.append((button, place, panel, chosen))
 
-    def redraw(state: Visit) -> list[str]:
-        return [drawn(place.view(state.shown)) for place in PLACES]
+    def redraw(state: Visit, but: Place | None = None) -> list[str]:
+        return [drawn(place.view(state.shown)) for place in PLACES if place is not but]
 
     for button, place, panel, chosen in buttons:
         run = _measure(page.session, place)
         measured = button.click(run, [page.state, *chosen], panel, **STREAM)
-        measured.then(redraw, page.state, panels, **QUIET)
+        # Its own panel may say why nothing was measured; the others may show the measurement, too.
+        others = [each for each in panels if each is not panel]
+        measured.then(partial(redraw, but=place), page.state, others, **QUIET)
     tab.select(redraw, page.state, panels, **QUIET)
     page.ran.then(redraw, page.state, panels, **QUIET)
 
@@ -110,16 +109,11 @@ def _measure(session: Session, place: Place) -> Callable[..., AsyncGenerator[str
     async def handler(state: Visit, *chosen: Any) -> AsyncGenerator[str, None]:
         """Run the view's instrument on what is shown; the view says what goes on."""
         shown = state.shown
-        if shown is None or shown.started is None:
+        if shown is None:
             yield drawn(place.view(None))
             return
-        if place.drafts and shown.started.method == "plain":
-            yield drawn([sentence("measure.needs_draft", "warn")])
-            return
         options = dict(zip((option.name for option in place.options), chosen, strict=True))
-        settings = place.settings(shown.started.settings) if place.settings else None
-        answers = measure(session, state, place.kind, shown, settings=settings, **options)
-        async with aclosing(answers):
+        async with aclosing(measure(session, state, place.kind, shown, **options)) as answers:
             async for answer in answers:
                 if isinstance(answer, Shown):
                     state.shown = answer

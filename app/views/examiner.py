@@ -56,11 +56,11 @@ def view(shown: Shown | None) -> list[Block]:
 def _compared(shown: Shown, examined: Measured | None) -> list[Block]:
     own, plain = token_ids(shown.events), token_ids(shown.baseline)
     place = first_difference(own, plain)
-    facts = {"tokens": len(own), "method": shown.metrics.method}
+    facts: dict[str, Any] = {"tokens": len(own), "method": shown.metrics.method}
     if place is None:
         return [sentence("examiner.identical", "good", **facts)]
     if place == min(len(own), len(plain)):
-        return [sentence("examiner.prefix", **{**facts, "tokens": place, "all": len(plain)})]
+        return [sentence("examiner.prefix", tokens=place)]
     parts = [sentence("examiner.parts", "warn", position=place + 1, same=place, **facts)]
     return [*parts, *(_why(examined) if examined else [sentence("examiner.not_examined", "empty")])]
 
@@ -71,16 +71,17 @@ def _why(examined: Measured) -> list[Block]:
 
 
 def _verdict(data: dict[str, Any]) -> Block:
-    # Where both passes rank the two tokens differently, the smaller gap is below the difference.
-    gap = min(data["one"]["gap"], data["wide"]["gap"])
+    gap = data.get("gap", min(data["one"]["gap"], data["wide"]["gap"]))
     facts = {"gap": gap, "difference": data["difference"], "position": data["position"] + 1}
     if data["verdict"] == "tie":
-        return sentence("examiner.tie", "plain", **facts)
+        # Both logits move, so a gap of up to twice the difference can close.
+        near = gap <= data["difference"]
+        return sentence("examiner.tie" if near else "examiner.tie_twice", **facts)
     return sentence("examiner.fault", "warn", **facts)
 
 
 def _texts(data: dict[str, Any]) -> list[Block]:
-    blocks: list[Block] = [sentence("examiner.texts")]
+    blocks: list[Block] = []
     for method, text, look in zip(
         data["methods"], data["texts"], ("dl-parted", "dl-parted other"), strict=True
     ):
@@ -121,5 +122,4 @@ def _difference(data: dict[str, Any]) -> Block:
         "examiner.difference",
         difference=data["difference"],
         dtype=data["dtype"],
-        width=data["width"],
     )

@@ -1,27 +1,20 @@
 """Losslessness lab: do drawn tokens follow the target's own law, under a right or a wrong rule?
 
 Contract: shows a `Measured` "lab". The verdict is the instrument's; what it can and cannot tell at
-this number of draws is said beside it. A greedy run has nothing to draw, so the lab draws at
-temperature 1 there.
+this number of draws is said beside it. A greedy run has nothing to draw: the lab then draws at
+temperature 1, and says so.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 from app.shown import Shown
 from app.views.blocks import Block, figure, label, sentence
 from app.views.measured import of_measured
-from engine.events import Settings
 
 RULES = ("exact", "no_residual", "own_sample", "greedy_accept")
 DRAWS = (500, 2000, 8000)
-
-
-def settings_of(settings: Settings) -> Settings:
-    """Return the settings the lab draws with: those of the run, at temperature 1 if greedy."""
-    return settings if settings.temperature > 0 else replace(settings, temperature=1.0)
 
 
 @of_measured
@@ -45,9 +38,10 @@ def view(shown: Shown | None) -> list[Block]:
 
 
 def _said(shown: Shown, data: dict[str, Any]) -> Block:
-    temperature = settings_of(shown.started.settings).temperature if shown.started else 1.0
+    own = shown.started.settings.temperature if shown.started else 0.0
+    temperature = data.get("temperature") or own or 1.0
     facts = {"draws": data["num_draws"], "method": data["method"], "temperature": temperature}
-    return sentence("lab.drawn", **facts)
+    return sentence("lab.drawn" if own else "lab.drawn_greedy", **facts)
 
 
 def _law(data: dict[str, Any]) -> Block:
@@ -130,4 +124,4 @@ def _verdict(data: dict[str, Any]) -> Block:
 
 
 def _percent(share: float | None) -> float | None:
-    return None if share is None else 100 * share
+    return None if share is None else round(100 * share, 1)

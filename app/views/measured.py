@@ -15,7 +15,6 @@ from app.views.blocks import Block, column, sentence, table
 from engine.events import Measured, Started
 from engine.policy import Costs
 
-
 View = Callable[[Shown | None], list[Block]]
 _UNSOUND = (KeyError, IndexError, TypeError, ValueError, AttributeError, ZeroDivisionError)
 

@@ -1,7 +1,7 @@
 """Run lengths: how far the drafter comes from every place, and what each draft length would do.
 
-Contract: counts come from replaying a `Measured` "run_lengths" (`engine.replay`), seconds from a
-`Measured` "cost_curve" where there is one. What is replayed or predicted is called so.
+Contract: counts come from a `Measured` "run_lengths" (`app.views.ways`), seconds from a `Measured`
+"cost_curve" where there is one. What is replayed or predicted is called so.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 from app.shown import Shown
 from app.views.blocks import Block, column, figure, label, sentence, table
 from app.views.measured import costs_of, day, differences, named, of_measured
-from app.views.ways import Way, best, replayed
+from app.views.ways import Way, best, ways_of
 from engine.events import Measured
 from engine.replay import RunLengths
 
@@ -30,7 +30,7 @@ def view(shown: Shown | None) -> list[Block]:
     run_map = RunLengths.of(data, most)
     curve = shown.measure_of("cost_curve")
     costs = costs_of(curve, method) if curve else None
-    ways = replayed(run_map, costs)
+    ways = ways_of(data, run_map, costs)
     blocks = [_said(data), _strip(data), _bars(ways), *_speeds(ways)]
     blocks += [_best(ways), *_against_run(shown, data, ways), _table(ways)]
     return [*blocks, *_where_costs_come_from(shown, curve if costs else None)]
@@ -132,7 +132,7 @@ def _categories(y: str) -> dict[str, Any]:
 def _best(ways: Sequence[Way]) -> Block:
     won, plain = best(ways), ways[0].sums
     sums = won.sums
-    facts = {
+    facts: dict[str, Any] = {
         "gamma": won.gamma,
         "passes": sums.num_rounds,
         "tokens": sums.num_decoded,
@@ -154,10 +154,11 @@ def _against_run(shown: Shown, data: dict[str, Any], ways: Sequence[Way]) -> lis
         return []
     settings = started.settings
     same = list(metrics.token_ids) == data["token_ids"] and settings.temperature == 0
+    same = same and settings.confidence == 0  # with a cut the run drafts less than the map
     if not same or not 0 < settings.gamma <= data["longest"]:
         return []
     said = ways[settings.gamma].sums.num_rounds
-    facts = {"gamma": settings.gamma, "replayed": said, "real": metrics.num_rounds}
+    facts: dict[str, Any] = {"gamma": settings.gamma, "replayed": said, "real": metrics.num_rounds}
     if said == metrics.num_rounds:
         return [sentence("run_lengths.run_agrees", **facts)]
     return [sentence("run_lengths.run_differs", "warn", **facts)]

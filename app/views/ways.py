@@ -1,12 +1,14 @@
-"""Ways of choosing draft lengths, replayed on one map, and the best of them in hindsight.
+"""Ways of choosing draft lengths on one greedy text, and the best of them in hindsight.
 
-Contract: plain decoding comes first, then each fixed length, auto and the oracle.
+Contract: plain decoding comes first, then each fixed length, auto and the oracle. Where the
+instrument drove the drafter itself, its rounds count; what it did not drive is replayed on the map.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from engine.policy import Adaptive, CostAware, Costs
 from engine.replay import (
@@ -34,20 +36,22 @@ class Way:
         return str(self.gamma) if self.gamma else f"@run_lengths.{self.name}"
 
 
-def replayed(run_map: RunLengths, costs: Costs | None) -> list[Way]:
-    """Return plain decoding, each fixed draft length, auto and the oracle, replayed."""
+def ways_of(data: Mapping[str, Any], run_map: RunLengths, costs: Costs | None) -> list[Way]:
+    """Return every way with its totals: as the instrument drove it, else replayed on the map."""
 
     def way(name: str, gamma: int | None, played: Sequence[Played]) -> Way:
         return Way(name, gamma, totals(run_map.num_decoded, played, costs))
 
-    longest = run_map.longest
-    policy = Adaptive(longest) if costs is None else CostAware(longest, costs)
-    fixed = [
-        way("fixed" if g else "plain", g, rounds_fixed(run_map, g)) for g in range(longest + 1)
-    ]
+    driven = {
+        name: [Played(*done) for done in rounds] for name, rounds in data.get("driven", {}).items()
+    }
+    lengths = range(1, run_map.longest + 1)
+    fixed = [way("fixed", g, driven.get(str(g)) or rounds_fixed(run_map, g)) for g in lengths]
+    policy = Adaptive(run_map.longest) if costs is None else CostAware(run_map.longest, costs)
     return [
+        way("plain", 0, rounds_fixed(run_map, 0)),
         *fixed,
-        way("auto", None, rounds_adaptive(run_map, policy)),
+        way("auto", None, driven.get("auto") or rounds_adaptive(run_map, policy)),
         way("oracle", None, rounds_oracle(run_map)),
     ]
 
