@@ -15,7 +15,8 @@ function colour(text) {
   let found = of("--dl-" + name) || of("--fate-" + name);
   if (found.startsWith("var(")) found = of(found.slice(4, -1));
   if (!found || alpha === undefined) return found || text;
-  return `rgb(${[1, 3, 5].map((i) => parseInt(found.slice(i, i + 2), 16)).join(" ")} / ${alpha})`;
+  // Plotly reads only the old way to write this.
+  return `rgba(${[1, 3, 5].map((i) => parseInt(found.slice(i, i + 2), 16)).join()},${alpha})`;
 }
 
 function dressed(value) {

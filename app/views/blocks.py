@@ -15,6 +15,9 @@ Block = dict[str, Any]
 Tone = Literal["plain", "good", "warn", "empty"]
 Value = str | float | None
 
+LEGEND_ABOVE: dict[str, Any] = {"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom"}
+"""A legend that never covers its figure, whatever its width."""
+
 
 def sentence(code: str, tone: Tone = "plain", **facts: object) -> Block:
     """Return one sentence; `empty` stands in the place of a figure and says what to do."""

@@ -12,7 +12,7 @@ from typing import Any
 
 from app.series import speed_up
 from app.shown import Shown
-from app.views.blocks import Block, Tone, column, figure, sentence, table
+from app.views.blocks import LEGEND_ABOVE, Block, Tone, column, figure, sentence, table
 from app.views.measured import costs_of, named, of_measured, provenance
 from engine.events import Measured
 from engine.policy import Costs
@@ -139,7 +139,7 @@ def _break_even(shown: Shown, costs: Costs) -> list[Block]:
     ]
     layout = {
         "showlegend": True,
-        "legend": {"orientation": "h", "x": 0, "y": 1.16},
+        "legend": LEGEND_ABOVE,
         "xaxis": {"title": {"text": "@axis.gamma"}, "dtick": 1, "showgrid": False},
         "yaxis": {"title": {"text": "@axis.tokens_per_round"}, "rangemode": "tozero"},
     }

@@ -12,7 +12,7 @@ from typing import Any, cast
 from app.shown import Shown
 from app.views.blocks import Block, column, pieces, sentence, table, visible
 from app.views.measured import of_measured
-from engine.events import Event, Measured, Prefilled, Verified
+from engine.events import Event, Measured, Prefilled, Started, Verified
 
 
 def first_difference(a: Sequence[int], b: Sequence[int]) -> int | None:
@@ -43,7 +43,7 @@ def view(shown: Shown | None) -> list[Block]:
     method = shown.metrics.method
     if method == "plain":
         return [sentence("examiner.plain", "empty")]
-    if shown.started.settings.temperature > 0:
+    if not (_is_greedy(shown.events) and _is_greedy(shown.baseline)):
         return [sentence("examiner.sampled")]
     examined = shown.measure_of("divergence")
     if examined and method not in cast(list[str], examined.data["methods"]):
@@ -51,6 +51,10 @@ def view(shown: Shown | None) -> list[Block]:
     if not shown.baseline:
         return _why(examined) if examined else [sentence("examiner.no_baseline", "empty")]
     return _compared(shown, examined)
+
+
+def _is_greedy(events: Sequence[Event]) -> bool:
+    return all(e.settings.temperature == 0 for e in events if isinstance(e, Started))
 
 
 def _compared(shown: Shown, examined: Measured | None) -> list[Block]:

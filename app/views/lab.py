@@ -10,11 +10,12 @@ from __future__ import annotations
 from typing import Any
 
 from app.shown import Shown
-from app.views.blocks import Block, figure, label, sentence
+from app.views.blocks import LEGEND_ABOVE, Block, figure, label, sentence
 from app.views.measured import of_measured
 
 RULES = ("exact", "no_residual", "own_sample", "greedy_accept")
 DRAWS = (500, 2000, 8000)
+HATCH = {"fillmode": "overlay", "fgcolor": "$panel", "fgopacity": 0.8, "solidity": 0.25, "size": 6}
 
 
 @of_measured
@@ -59,14 +60,14 @@ def _law(data: dict[str, Any]) -> Block:
             "y": [_percent(share) for share in shares],
             "customdata": names,
             "name": f"@lab.{name}",
-            "marker": {"color": f"${colour}", "pattern": {"shape": shape, "solidity": 0.25}},
+            "marker": {"color": f"${colour}", "pattern": {"shape": shape, **HATCH}},
             "hovertemplate": "%{customdata}: %{y:.1f} %<extra></extra>",
         }
         for name, shares, colour, shape in series
     ]
     layout = {
         "showlegend": True,
-        "legend": {"orientation": "h", "x": 0, "y": 1.16},
+        "legend": LEGEND_ABOVE,
         "bargap": 0.25,
         "xaxis": {"tickvals": list(range(len(names))), "ticktext": names, "showgrid": False},
         "yaxis": {"ticksuffix": " %", "rangemode": "tozero", "nticks": 5},

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from app.shown import Shown
-from app.views.blocks import Block, column, figure, label, sentence, table
+from app.views.blocks import LEGEND_ABOVE, Block, column, figure, label, sentence, table
 from app.views.measured import costs_of, day, differences, named, of_measured
 from app.views.ways import Way, best, ways_of
 from engine.events import Measured
@@ -71,7 +71,7 @@ def _strip(data: dict[str, Any]) -> Block:
         "barmode": "overlay",
         "bargap": 0.1,
         "showlegend": True,
-        "legend": {"orientation": "h", "x": 0, "y": 1.2},
+        "legend": LEGEND_ABOVE,
         "xaxis": {"title": {"text": "@axis.known"}, "showgrid": False},
         "yaxis": {"title": {"text": "@axis.drafts"}, "range": [0, data["longest"] + 0.4]},
     }
@@ -141,10 +141,12 @@ def _best(ways: Sequence[Way]) -> Block:
     if sums.seconds is None:
         return sentence("run_lengths.best_passes", **facts)
     if won.gamma == 0:
-        return sentence("run_lengths.best_plain", "warn", speed=sums.tokens_per_second)
+        return sentence(
+            "run_lengths.best_plain", "warn", speed=round(sums.tokens_per_second or 0.0, 1)
+        )
     speed = sums.tokens_per_second or 0.0
     gain = speed / (plain.tokens_per_second or speed)
-    return sentence("run_lengths.best_speed", "good", speed=speed, gain=gain, **facts)
+    return sentence("run_lengths.best_speed", "good", speed=round(speed, 1), gain=gain, **facts)
 
 
 def _against_run(shown: Shown, data: dict[str, Any], ways: Sequence[Way]) -> list[Block]:
