@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from engine.decode import never
 from engine.events import Settings
 from engine.models.toy import ToyModel
 from engine.policy import Adaptive, CostAware, Costs, Fixed
@@ -209,3 +210,14 @@ def test_replays_equal_real_greedy_runs_round_by_round(pair, method, limit):
         assert rounds_fixed(run_map, gamma) == real
     real = of_run(greedy(pair, method, 6, limit, adaptive=True), run_map.num_decoded)
     assert rounds_adaptive(run_map, Adaptive(6)) == real
+
+
+@pytest.mark.parametrize("method", ["draft", "lookup", "mtp"])
+def test_the_replayed_map_equals_what_the_instrument_drove(method):
+    chosen = Settings(gamma=3, max_new_tokens=40)
+    data = tiny_pair().measure("run_lengths", method, "abcab", chosen, cancelled=never).data
+    run_map = RunLengths.of(data, chosen.max_new_tokens)
+    assert data["exact"]
+    for gamma in range(1, 9):
+        assert rounds_fixed(run_map, gamma) == [tuple(r) for r in data["driven"][str(gamma)]]
+    assert rounds_adaptive(run_map, Adaptive(8)) == [tuple(r) for r in data["driven"]["auto"]]
