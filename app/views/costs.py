@@ -82,7 +82,12 @@ def _curve(curve: Measured) -> Block:
     }
     one = {**_line([widths[0], widths[-1]], [1, 1], "muted", "dash"), "hoverinfo": "skip"}
     layout = {
-        "xaxis": {"title": {"text": "@axis.pass_width"}, "dtick": 1, "showgrid": False},
+        "xaxis": {
+            "title": {"text": "@axis.pass_width"},
+            "tickvals": [1, 2, *range(4, len(widths) + 1, 2)],
+            "tickangle": 0,
+            "showgrid": False,
+        },
         "yaxis": {"range": [0, 1.15 * max(ratios)], "ticksuffix": "×", "nticks": 6},
     }
     return figure("verify_cost", [one, measured], layout, height=230)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any, cast
 
 from app.shown import Shown
-from app.views.blocks import Block, column, pieces, sentence, table, visible
+from app.views.blocks import Block, Tone, column, pieces, sentence, table, visible
 from app.views.measured import of_measured
 from engine.events import Event, Measured, Prefilled, Started, Verified
 
@@ -65,8 +65,12 @@ def _compared(shown: Shown, examined: Measured | None) -> list[Block]:
         return [sentence("examiner.identical", "good", **facts)]
     if place == min(len(own), len(plain)):
         return [sentence("examiner.prefix", tokens=place)]
-    parts = [sentence("examiner.parts", "warn", position=place + 1, same=place, **facts)]
-    return [*parts, *(_why(examined) if examined else [sentence("examiner.not_examined", "empty")])]
+    harmless = examined is not None and examined.data["verdict"] == "tie"
+    tone: Tone = "plain" if harmless else "warn"
+    parts = sentence("examiner.parts", tone, position=place + 1, same=place, **facts)
+    if examined is None:
+        return [parts, sentence("examiner.not_examined", "empty")]
+    return [parts, *_why(examined)]
 
 
 def _why(examined: Measured) -> list[Block]:
