@@ -57,6 +57,7 @@ class Controls:
         with gr.Row(elem_id="dl-actions"):
             self.run = self._button("run", variant="primary")
             self.stop = self._button("stop")
+            self.link = self._button("link")
         gr.HTML('<div class="dl-queue" role="status"></div>', elem_id="queue")
 
     def _fields(self) -> None:
@@ -70,7 +71,7 @@ class Controls:
                 "label": say("label.method"),
                 "choices": method_choices(say, self.methods),
             },
-            value="mtp" if "mtp" in self.methods else self.methods[0],
+            value=default_method(self.methods),
             interactive=True,
             elem_id="method",
             elem_classes="segmented",
@@ -142,9 +143,10 @@ class Controls:
             ]
 
     def _more(self) -> None:
-        with self._add(
+        self.more = self._add(
             gr.Accordion, lambda say: {"label": say("label.more")}, open=False, elem_id="more"
-        ):
+        )
+        with self.more:
             self.numbers += self._numbers("dl-more-fields", MORE_NUMBERS)
             self.stop_texts = self._add(
                 gr.Textbox,
@@ -167,6 +169,11 @@ class Controls:
             interactive=True,
             **options,
         )
+
+
+def default_method(methods: tuple[str, ...]) -> str:
+    """Return the method the page starts with."""
+    return "mtp" if "mtp" in methods else methods[0]
 
 
 def method_choices(say: Say, methods: tuple[str, ...]) -> list[tuple[str, str]]:

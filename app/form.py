@@ -76,7 +76,7 @@ def read_form(
             characters=len(prompt),
             limit=MAX_PROMPT_CHARACTERS,
         )
-    checked: dict[str, Any] = {name: _number(name, value) for name, value in numbers.items()}
+    checked: dict[str, Any] = {name: read_number(name, value) for name, value in numbers.items()}
     settings = Settings(adaptive=bool(adaptive), stop=read_stops(stop or ""), **checked)
     return Form(pair, method, prompt, settings, bool(compare))
 
@@ -96,7 +96,8 @@ def read_stops(typed: str) -> tuple[str, ...]:
     return stops
 
 
-def _number(name: str, value: object) -> float | int:
+def read_number(name: str, value: object) -> float | int:
+    """Return a number of `LIMITS`.  Raises PlaygroundError: bad_number, bad_whole_number."""
     low, high = LIMITS[name]
     whole = name in WHOLE
     try:

@@ -22,15 +22,19 @@ from app import charts, theme
 from app.page import Page
 from app.session import Session
 from app.tabs import inspect, playground
+from engine import trace
 
 TABS = {"playground": playground.build, "inspect": inspect.build}
 """In their order on the page."""
+
+BLOCKS: dict[str, Any] = {"analytics_enabled": False, "delete_cache": (3600, 6 * 3600)}
+"""Files that visitors open or save are deleted after some hours."""
 
 
 def build(session: Session | None = None) -> gr.Blocks:
     """Return the page; `session` may hold a toy loader."""
     gr.set_static_paths([charts.script_path()])
-    with gr.Blocks(title="Draftlight", fill_width=True, analytics_enabled=False) as demo:
+    with gr.Blocks(title="Draftlight", fill_width=True, **BLOCKS) as demo:
         page = Page(session or Session(), demo)
         with gr.Tabs(elem_id="dl-tabs"):
             for name, build_tab in TABS.items():
@@ -55,4 +59,5 @@ def launch_options() -> dict[str, Any]:
         "enable_monitoring": False,
         "show_error": True,
         "quiet": True,
+        "max_file_size": trace.MOST_BYTES,
     }

@@ -4,7 +4,7 @@ Contract: one `Page` is made inside an open `gr.Blocks`; every tab gets it, adds
 `page.wording` and keeps what it must remember of a visitor in `page.state`. After all tabs are
 built, `wire` connects the header. `opened` is the event after which the page speaks the visitor's
 language: what a tab wants to do by itself hangs there. `ran` is the event after a run of the
-playground is over (and `state.shown` holds it).
+playground is over (and `state.shown` holds it), `strip` the component that plays runs.
 """
 
 from __future__ import annotations
@@ -42,6 +42,7 @@ class Page:
         self.state = gr.State(Visit())
         self._header()
         self.ran: Any = None
+        self.strip: Any = None
         self.opened = blocks.load(_greet, self.state, self.language, **QUIET)
 
     def _header(self) -> None:

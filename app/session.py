@@ -204,7 +204,7 @@ class Session:
         if not self._recording.is_file():
             return None
         try:
-            return shown_of(trace.read(self._recording))
+            return shown_of(trace.read(self._recording), self._recording.name)
         except PlaygroundError:
             return None
 

@@ -31,7 +31,7 @@ class Shown:
     @cached_property
     def rounds(self) -> tuple[Round, ...]:
         """The run's finished rounds."""
-        return tuple(event.round for event in self.events if isinstance(event, Verified))
+        return rounds_of(self.events)
 
     @cached_property
     def metrics(self) -> Metrics:
@@ -68,6 +68,11 @@ class Shown:
     def records(self) -> tuple[Record, ...]:
         """Return everything, as a trace file holds it."""
         return (*self.baseline, *self.events, *self.measured)
+
+
+def rounds_of(events: Iterable[Event]) -> tuple[Round, ...]:
+    """Return the finished rounds of a run."""
+    return tuple(event.round for event in events if isinstance(event, Verified))
 
 
 def shown_of(records: Iterable[Record], origin: str = "") -> Shown | None:

@@ -6,11 +6,12 @@ the mark that tells it apart without colour. `css()` returns the whole style she
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
-
-import gradio as gr
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from engine.catalog import ASSETS
+
+if TYPE_CHECKING:
+    import gradio as gr
 
 
 class Mark(NamedTuple):
@@ -65,18 +66,27 @@ def _palette() -> dict[str, tuple[str, str]]:
 
 def css() -> str:
     """Return the palette as CSS variables, followed by `assets/style.css`."""
-    blocks = []
-    for selector, side in ((":root", 0), (".dark", 1)):
-        lines = [f"--dl-{name}: {pair[side]};" for name, pair in _GROUND.items()]
-        for mark in LEGEND:
-            colour = mark.dark if side else mark.light
-            lines.append(f"--fate-{mark.fate}: {colour or 'var(--dl-text)'};")
-        blocks.append(selector + " {\n  " + "\n  ".join(lines) + "\n}\n")
-    return "".join(blocks) + (ASSETS / "style.css").read_text(encoding="utf-8")
+    return f":root {variables(dark=False)}.dark {variables(dark=True)}{style()}"
+
+
+def style() -> str:
+    """Return `assets/style.css`, which only names the variables."""
+    return (ASSETS / "style.css").read_text(encoding="utf-8")
+
+
+def variables(dark: bool) -> str:
+    """Return the palette on one ground as a block of CSS variables."""
+    lines = [f"--dl-{name}: {pair[dark]};" for name, pair in _GROUND.items()]
+    for mark in LEGEND:
+        colour = mark.dark if dark else mark.light
+        lines.append(f"--fate-{mark.fate}: {colour or 'var(--dl-text)'};")
+    return "{\n  " + "\n  ".join(lines) + "\n}\n"
 
 
 def theme() -> gr.themes.Base:
     """Return Gradio's plainest theme on our ground, with fonts that are already on the machine."""
+    import gradio as gr  # seconds of import, which a replay file does not need
+
     sans = ("system-ui", "-apple-system", "Segoe UI", "Noto Sans", "Noto Sans CJK SC", "sans-serif")
     mono = ("ui-monospace", "SFMono-Regular", "Menlo", "Consolas", "monospace")
     plain = gr.themes.Base(

@@ -16,6 +16,7 @@ import gradio as gr
 from app import charts
 from app.series import COLUMNS
 from app.theme import LEGEND
+from app.views import names
 from engine.catalog import ASSETS
 
 _TEMPLATE = (ASSETS / "token_strip.html").read_text(encoding="utf-8")
@@ -38,6 +39,7 @@ class TokenStrip(gr.HTML):
             "apply_default_css": False,
             "fates": [mark.fate for mark in LEGEND],
             "charts": _charts(),
+            "names": {number: names.also(number) for number in names.NAMES},
         }
         self.words = dict(words or {})
         super().__init__(value=value, words=self.words, **{**options, **fixed})

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+from collections import deque
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass, field
@@ -35,11 +36,14 @@ _FIELD_OF = {
     "bad_stop": "stop_texts",
     "unknown_method": "method",
     "unknown_pair": "pair",
+    "link_too_long": "prompt",
 }
 Status = dict[str, Any]
 Work = tuple[str, str, Settings]
 WAIT_SECONDS = 0.1
 """How often a waiting run looks whether it may go on."""
+MOST_RUNS = 24
+"""Runs of a visit that are kept for comparing; the oldest goes first."""
 
 
 @dataclass(slots=True)
@@ -52,6 +56,16 @@ class Visit:
     stopped: bool = False
     baselines: dict[Work, tuple[Event, ...]] = field(default_factory=dict)
     shown: Shown | None = None
+    opened: Shown | None = None
+    """A trace that was opened and has not played yet."""
+
+    runs: deque[Shown] = field(default_factory=lambda: deque(maxlen=MOST_RUNS))
+    pasted: str = ""
+
+    def keep(self, run: Shown) -> None:
+        """Show a run that was made here, and keep it beside the others."""
+        self.shown = run
+        self.runs.append(run)
 
     def arm(self, form: Form | None) -> None:
         """Make `form` the next run; whatever runs now ends within a round."""
@@ -212,11 +226,12 @@ async def _one_run(
     if method == "plain" and metrics.finish_reason not in (None, "cancelled"):
         visit.baselines[form.work] = tuple(seen)
     if stage == "method" and visit.ticket == ticket:
-        visit.shown = Shown(tuple(seen), () if method == "plain" else baseline)
-        if parted(visit.shown):
+        shown = Shown(tuple(seen), () if method == "plain" else baseline)
+        if parted(shown):
             yield message(say("examining"), **_on(run, view.delta(), stage))
-            async for measured in _examine(session, visit, ticket, visit.shown):
-                visit.shown = visit.shown.with_measured(measured)
+            async for measured in _examine(session, visit, ticket, shown):
+                shown = shown.with_measured(measured)
+        visit.keep(shown)
     # A stopped run, also one that never got the engine, closes as stopped.
     reason = metrics.finish_reason or "cancelled"
     over = stage == "method" or reason == "cancelled"

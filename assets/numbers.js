@@ -98,6 +98,10 @@ function buildNumbers() {
     const title = word("number." + name), label = make("div", "dl-label", title);
     const formula = make("div", "dl-formula");
     formula.append(make("p", "", word("formula." + name)), make("p", "dl-counters"));
+    if (props.names[name]) {
+      const also = fill(word("number.also"), { names: props.names[name] });
+      formula.append(make("p", "dl-also", also));
+    }
     label.append(infoButton(name, title, formula));
     tile.append(label, big, make("div", "dl-below"), formula);
     return tile;

@@ -1,4 +1,8 @@
-// The token strip: coloured text, its card, legend and footer, and what each message changes.
+// The token strip: coloured text, its card, legend and footer, and what each message changes. It
+// also runs in a replay file without Gradio (assets/replay_start.js): what only the page has, it must
+// not need.
+
+const LONG_LINK = 2000;    // mail and chat programs begin to cut addresses
 
 // --- the text ---
 
@@ -200,6 +204,7 @@ $("copy").onclick = async () => {
 
 // Plain-http pages of a local network have no navigator.clipboard.
 async function copyText(text) {
+  const held = document.activeElement;
   try {
     await navigator.clipboard.writeText(text);
     return true;
@@ -212,9 +217,19 @@ async function copyText(text) {
     area.select();
     const done = document.execCommand("copy");
     area.remove();
-    $("copy").focus();
+    held?.focus();
     return done;
   }
+}
+
+// The address of the form as it is; where copying fails, it stands in the address bar.
+async function copyLink(query) {
+  const address = location.origin + location.pathname + "?" + query;
+  const done = await copyText(address), long = address.length > LONG_LINK;
+  if (!done) history.replaceState(null, "", "?" + query);
+  const code = !done ? "link.not_copied" : long ? "link.copied.long" : "link.copied";
+  status = { code, facts: { characters: address.length } };
+  drawSaid();
 }
 
 function restedText(n) {
@@ -301,7 +316,7 @@ function take() {
   }
   drawNumbers();
   drawFoot();
-  drawSaid();
+  if (message.link === undefined) drawSaid(); else copyLink(message.link);
 }
 
 watch("value", take);

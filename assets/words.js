@@ -22,7 +22,7 @@ function say(said) {
 
 function number(value, digits) {
   const options = { maximumFractionDigits: digits };
-  return new Intl.NumberFormat(words["language.tag"], options).format(value);
+  return new Intl.NumberFormat(words["language.tag"], options).format(rounded(value, digits));
 }
 
 // A small number keeps two digits that count: a gap of 0.00002 must not read 0.
@@ -31,9 +31,12 @@ function readable(value) {
   return new Intl.NumberFormat(words["language.tag"], { maximumSignificantDigits: 2 }).format(value);
 }
 
+// Without it a number just below nothing reads "-0".
+function rounded(value, digits) { return Number(value.toFixed(digits)) + 0; }
+
 function fixed(value, digits) {
   const options = { minimumFractionDigits: digits, maximumFractionDigits: digits };
-  return new Intl.NumberFormat(words["language.tag"], options).format(value);
+  return new Intl.NumberFormat(words["language.tag"], options).format(rounded(value, digits));
 }
 
 function rate(value) { return fixed(value, value < 10 ? 1 : 0); }

@@ -8,8 +8,10 @@ Read in this order:
 * `models/base` and `proposers/base`   the two protocols; `toy` and `synthetic` are their fakes
 * `sampling`    temperature, top-k, top-p, min-p, repetition penalty
 * `text`        tokens to text, stop strings
-* `metrics`, `theory`   counts and formulas (standard library only)
+* `metrics`, `books`, `ledger`, `theory`   counts, their laws, where the time went, formulas
+  (standard library only)
 * `catalog`, `preflight`, `errors`   models and methods as data, what can be said before loading
+* `foreign_logs`   what other engines' log lines say, in our words (standard library only)
 * `runtime`     a loaded pair and how a request becomes a run
 * `bench`, `training`   measuring, and making the bundled drafters
 * `instruments`   measurements beside a run, for the views of the page

@@ -15,17 +15,21 @@ Definitions (those of vLLM, where it has one):
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import assert_never
 
+from engine import books
 from engine.events import Drafted, Event, Finished, Prefilled, Round, Started, Verified
 
 
 @dataclass(slots=True)
 class Metrics:
-    """Running totals of one run; cut tokens were produced but not taken by the text."""
+    """Running totals of one run; cut tokens were produced but not taken by the text.
+
+    num_out_of_order: rounds whose index is not their place.  num_overdrawn: rounds that accepted
+    more than was proposed, or whose text took more than they produced.
+    """
 
     method: str = ""
     gamma: int = 0
@@ -39,6 +43,9 @@ class Metrics:
     num_emitted: int = 0
     num_cut: int = 0
     num_prefill_passes: int = 0
+    num_starts: int = 0
+    num_out_of_order: int = 0
+    num_overdrawn: int = 0
     accepted_at: list[int] = field(default_factory=list)
     judged_at: list[int] = field(default_factory=list)
     histogram: dict[int, int] = field(default_factory=dict)
@@ -56,6 +63,7 @@ class Metrics:
         """Count one event."""
         match event:
             case Started():
+                self.num_starts += 1
                 self.method = event.method
                 self.gamma = event.settings.gamma
             case Prefilled():
@@ -77,6 +85,8 @@ class Metrics:
     def _add_round(self, done: Round) -> None:
         drafted = len(done.proposal.tokens)
         accepted = done.verdict.num_accepted
+        self.num_out_of_order += done.index != self.num_rounds
+        self.num_overdrawn += accepted > drafted or done.num_cut < 0
         self.num_rounds += 1
         self.num_drafted += drafted
         self.num_accepted += accepted
@@ -88,7 +98,7 @@ class Metrics:
             self.num_rejected += lost
             self.num_unjudged += drafted - accepted - lost
             self.histogram[accepted] = self.histogram.get(accepted, 0) + 1
-            missing = drafted - len(self.accepted_at)
+            missing = max(drafted, accepted) - len(self.accepted_at)
             self.accepted_at += [0] * missing
             self.judged_at += [0] * missing
             for i in range(accepted):
@@ -169,30 +179,7 @@ class Metrics:
 
     def invariants(self) -> dict[str, bool]:
         """Check the books. Every value is True in a correct run, at any moment of it."""
-        rate = self.acceptance_rate
-        by_position = self.acceptance_by_position
-        weighted = sum(accepted * rounds for accepted, rounds in self.histogram.items())
-        produced = self.num_prefill_tokens + self.num_accepted + self.num_rounds
-        parts = self.draft_seconds + self.verify_seconds + self.overhead_seconds
-        checks = {
-            "histogram counts rounds": sum(self.histogram.values()) == self.num_rounds_with_draft,
-            "histogram counts accepted": weighted == self.num_accepted,
-            "drafted tokens add up": self.num_drafted
-            == self.num_accepted + self.num_rejected + self.num_unjudged,
-            "emitted tokens add up": self.num_emitted == produced - self.num_cut,
-            "rate within 0 and 1": rate is None or 0 <= rate <= 1,
-            "positions never rise": all(a >= b for a, b in itertools.pairwise(by_position)),
-            "positions sum to accepted": sum(self.accepted_at) == self.num_accepted,
-            "no draft, no rate": (rate is None) == (self.num_drafted == 0),
-            "time parts sum to the wall": abs(parts - self.decode_seconds)
-            <= 0.03 * self.decode_seconds + 1e-9,
-            "little time is unaccounted": -1e-9
-            <= self.unaccounted_seconds
-            <= 0.03 * self.decode_seconds + 1e-3 * max(1, self.num_rounds),
-        }
-        if self.token_ids is not None:
-            checks["final ids are the emitted tokens"] = len(self.token_ids) == self.num_emitted
-        return checks
+        return books.checks(self)
 
 
 def fold(events: Iterable[Event]) -> Metrics:

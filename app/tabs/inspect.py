@@ -10,6 +10,7 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from dataclasses import dataclass
 from functools import partial
+from operator import attrgetter
 from typing import Any
 
 import gradio as gr
@@ -20,50 +21,76 @@ from app.page import QUIET, STREAM, Page
 from app.panel import Panel, drawn
 from app.session import Session
 from app.shown import Shown
-from app.views import acceptance, costs, examiner, lab, run_lengths
-from app.views.blocks import Block, Tone
+from app.tabs import log_box, traces
+from app.tabs.options import Option
+from app.views import (
+    acceptance,
+    bursts,
+    content,
+    costs,
+    examiner,
+    health,
+    lab,
+    logs,
+    names,
+    run_lengths,
+    runs,
+    waterfall,
+)
+from app.views.blocks import Block, Tone, sentence
 from app.visit import Status, Visit
-from app.wording import Say
-
-
-@dataclass(frozen=True, slots=True)
-class Option:
-    """A choice that an instrument leaves to the visitor; the first one is made at the start."""
-
-    name: str
-    choices: tuple[Any, ...]
-
-    def texts(self, say: Say) -> dict[str, Any]:
-        """Word the switch: `option.<name>`, and `option.<name>.<choice>` unless it is a number."""
-        labels = [
-            str(choice) if isinstance(choice, int) else say(f"option.{self.name}.{choice}")
-            for choice in self.choices
-        ]
-        pairs = list(zip(labels, self.choices, strict=True))
-        return {"label": say(f"option.{self.name}"), "choices": pairs}
+from engine import catalog
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
     """A view's place on the page; `kind` is the instrument that its button runs, if it has one.
 
-    options: what the visitor may choose for the instrument.
+    of: what of the visit the view is about.  wide: over both columns.  extra: adds more to the
+    place, and returns the events after which the panel is drawn again.  options: what the visitor
+    may choose for the instrument.
     """
 
     name: str
-    view: Callable[[Shown | None], list[Block]]
+    view: Callable[[Any], list[Block]]
     kind: str = ""
+    of: Callable[[Visit], Any] = attrgetter("shown")
+    wide: bool = False
+    extra: Callable[[Page], Any] | None = None
     options: tuple[Option, ...] = ()
 
+    def blocks(self, visit: Visit) -> list[Block]:
+        """Return the view's blocks; a file may hold what a view does not expect."""
+        try:
+            return self.view(self.of(visit))
+        except Exception as error:
+            if visit.shown is None or not visit.shown.origin:
+                raise
+            reason = f"{type(error).__name__}: {error}"
+            return [sentence("view.failed", "warn", file=visit.shown.origin, reason=reason)]
+
+    def drawn(self, visit: Visit) -> str:
+        """Return the panel's value."""
+        return drawn(self.blocks(visit))
+
+
+_PRESETS = {name: preset.prompt for name, preset in catalog.load().presets.items()}
 
 LAB_OPTIONS = (Option("rule", lab.RULES), Option("num_draws", lab.DRAWS))
 
 PLACES = (
+    Place("waterfall", waterfall.view),
     Place("acceptance", acceptance.view),
+    Place("content", content.view),
+    Place("bursts", bursts.view),
     Place("costs", costs.view, "cost_curve"),
     Place("run_lengths", run_lengths.view, "run_lengths"),
-    Place("lab", lab.view, "lab", LAB_OPTIONS),
+    Place("lab", lab.view, "lab", options=LAB_OPTIONS),
     Place("examiner", examiner.view),
+    Place("health", health.view, "canary"),
+    Place("logs", logs.view, of=attrgetter("pasted"), wide=True, extra=log_box.build),
+    Place("runs", partial(runs.view, presets=_PRESETS), of=attrgetter("runs"), wide=True),
+    Place("names", names.view, wide=True),
 )
 """In their order on the page."""
 
@@ -71,18 +98,24 @@ PLACES = (
 def build(page: Page, tab: gr.Tab) -> None:
     """Lay out and wire the tab."""
     panels, buttons = [], []
+    opened = traces.row(page, tab)
     with gr.Row(elem_id="dl-inspect"):
         for place in PLACES:
-            with gr.Column(elem_classes="dl-place", min_width=300):
+            with gr.Column(
+                elem_classes="dl-place wide" if place.wide else "dl-place", min_width=300
+            ):
                 panel = Panel(words=i18n.words(i18n.DEFAULT), elem_id=f"view-{place.name}")
                 panels.append(page.wording.dictionary(panel))
                 if place.kind:
-                    chosen = [_switch(page, place, option) for option in place.options]
+                    chosen = [option.switch(page, place.kind) for option in place.options]
                     button = page.wording.button(f"measure-{place.kind}", size="sm")
                     buttons.append((button, place, panel, chosen))
+                if place.extra:
+                    changed = place.extra(page)
+                    changed.then(place.drawn, page.state, panel, **QUIET)
 
     def redraw(state: Visit, but: Place | None = None) -> list[str]:
-        return [drawn(place.view(state.shown)) for place in PLACES if place is not but]
+        return [place.drawn(state) for place in PLACES if place is not but]
 
     for button, place, panel, chosen in buttons:
         run = _measure(page.session, place)
@@ -92,17 +125,7 @@ def build(page: Page, tab: gr.Tab) -> None:
         measured.then(partial(redraw, but=place), page.state, others, **QUIET)
     tab.select(redraw, page.state, panels, **QUIET)
     page.ran.then(redraw, page.state, panels, **QUIET)
-
-
-def _switch(page: Page, place: Place, option: Option) -> Any:
-    return page.wording.add(
-        gr.Radio,
-        option.texts,
-        value=option.choices[0],
-        interactive=True,
-        elem_id=f"{place.kind}-{option.name}",
-        elem_classes="segmented",
-    )
+    opened.then(redraw, page.state, panels, **QUIET)
 
 
 def _measure(session: Session, place: Place) -> Callable[..., AsyncGenerator[str, None]]:
@@ -110,16 +133,16 @@ def _measure(session: Session, place: Place) -> Callable[..., AsyncGenerator[str
         """Run the view's instrument on what is shown; the view says what goes on."""
         shown = state.shown
         if shown is None:
-            yield drawn(place.view(None))
+            yield place.drawn(state)
             return
         options = dict(zip((option.name for option in place.options), chosen, strict=True))
         async with aclosing(measure(session, state, place.kind, shown, **options)) as answers:
             async for answer in answers:
                 if isinstance(answer, Shown):
                     state.shown = answer
-                    yield drawn(place.view(answer))
+                    yield place.drawn(state)
                 else:
-                    yield drawn([said(answer), *place.view(shown)])
+                    yield drawn([said(answer), *place.blocks(state)])
 
     return handler
 

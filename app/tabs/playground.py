@@ -15,8 +15,8 @@ from typing import Any
 
 import gradio as gr
 
-from app import i18n, visit
-from app.controls import FIELDS, Controls, method_choices
+from app import i18n, permalink, visit
+from app.controls import FIELDS, MORE_NUMBERS, Controls, default_method, method_choices
 from app.form import read_form
 from app.page import QUIET, STREAM, Page
 from app.session import Loading, Session
@@ -35,6 +35,7 @@ def build(page: Page, tab: gr.Tab) -> None:
             empty = visit.message(visit.say("empty"))
             strip = TokenStrip(empty, words=i18n.words(i18n.DEFAULT), elem_id="strip")
     page.wording.dictionary(strip)
+    page.strip = strip
     _wire(page, Handlers(page.session), controls, strip)
 
 
@@ -46,6 +47,8 @@ def _wire(page: Page, handlers: Handlers, controls: Controls, strip: TokenStrip)
     controls.stop.click(handlers.stop, state, strip, **QUIET)
     pair.input(handlers.change_pair, [state, pair], controls.method, **QUIET)
     page.language.input(handlers.describe_model, [page.language, pair], model, **QUIET)
+    controls.link.click(handlers.link, [state, *controls.values], strip, **QUIET)
+    page.opened.then(handlers.restore, state, [*controls.values, controls.more], **QUIET)
     page.opened.then(handlers.replay, state, strip, **STREAM)
     page.opened.then(handlers.watch_model, [state, pair], model, **STREAM)
 
@@ -86,14 +89,50 @@ class Handlers:
         """Say how far loading is, in another language."""
         return model_line(language, self.session.loading(pair))
 
-    async def replay(self, state: Visit) -> AsyncGenerator[Any, None]:
-        """Play the recorded run until the visitor does something."""
+    async def replay(self, state: Visit, request: gr.Request) -> AsyncGenerator[Any, None]:
+        """Play the recorded run until the visitor does something; say what a link cannot have."""
         recording = self.session.recording()
-        if recording is None or state.ticket:
-            yield gr.skip()
-            return
-        async for message in visit.replay(recording, state):
-            yield message
+        said = permalink.complaint(self._asked(request).bad)
+        if recording is not None and not state.ticket:
+            async for message in visit.replay(recording, state):
+                yield message
+                if said is not None:  # now that it cannot be talked over
+                    yield visit.message(said)
+                    said = None
+        yield gr.skip() if said is None else visit.message(said)
+
+    def restore(self, state: Visit, request: gr.Request) -> list[Any]:
+        """Fill the form in from the page's address; nothing runs."""
+        fields = self._asked(request).fields
+        if "method" in fields and "gamma" not in fields:
+            fields["gamma"] = self.session.catalog.methods[fields["method"]].gamma or 1
+        updates = {name: {"value": value} for name, value in fields.items()}
+        if "pair" in fields:
+            methods = self.session.methods(fields["pair"])
+            choices = method_choices(partial(i18n.text, state.language), methods)
+            updates["method"] = {
+                "value": default_method(methods),
+                **updates.get("method", {}),
+                "choices": choices,
+            }
+        opens = any(name in fields for name in ("stop", *(name for name, *_ in MORE_NUMBERS)))
+        more = gr.update(open=True) if opens else gr.skip()
+        return [*(gr.update(**updates.get(name, {})) for name in FIELDS), more]
+
+    def link(self, state: Visit, *values: Any) -> str:
+        """Give the browser this form's address to copy, or say what to mend."""
+        query = permalink.query_of(dict(zip(FIELDS, values, strict=True)), state.language)
+        said = permalink.complaint(permalink.check(query, self._methods))
+        if said is not None:
+            return visit.message(said)
+        return visit.message(visit.say("link.copied"), link=query)
+
+    @property
+    def _methods(self) -> permalink.Methods:
+        return {pair: self.session.methods(pair) for pair in self.session.catalog.pairs}
+
+    def _asked(self, request: gr.Request) -> permalink.Found:
+        return permalink.read_query(dict(request.query_params), self._methods)
 
     async def watch_model(self, state: Visit, pair: str) -> AsyncGenerator[str, None]:
         """Say how far loading is until the model is there."""

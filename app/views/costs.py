@@ -13,7 +13,7 @@ from typing import Any
 from app.series import speed_up
 from app.shown import Shown
 from app.views.blocks import LEGEND_ABOVE, Block, Tone, column, figure, sentence, table
-from app.views.measured import costs_of, named, of_measured, provenance
+from app.views.measured import costs_of, named, provenance
 from engine.events import Measured
 from engine.policy import Costs
 from engine.replay import Played, totals
@@ -22,7 +22,6 @@ from engine.theory import needed_tokens, tokens_measured
 GAMMAS = range(1, 9)
 
 
-@of_measured
 def view(shown: Shown | None) -> list[Block]:
     """Show the measured curve; with a run that drafts also what it needs and what it predicts."""
     curve = shown.measure_of("cost_curve") if shown else None

@@ -11,7 +11,6 @@ from typing import Any, cast
 
 from app.shown import Shown
 from app.views.blocks import Block, Tone, column, pieces, sentence, table, visible
-from app.views.measured import of_measured
 from engine.events import Event, Measured, Prefilled, Started, Verified
 
 
@@ -35,7 +34,6 @@ def token_ids(events: Sequence[Event]) -> list[int]:
     return ids
 
 
-@of_measured
 def view(shown: Shown | None) -> list[Block]:
     """Say whether the text equals plain's, and show the place where it does not."""
     if shown is None or shown.started is None:

@@ -11,14 +11,12 @@ from typing import Any
 
 from app.shown import Shown
 from app.views.blocks import LEGEND_ABOVE, Block, figure, label, sentence
-from app.views.measured import of_measured
 
 RULES = ("exact", "no_residual", "own_sample", "greedy_accept")
 DRAWS = (500, 2000, 8000)
 HATCH = {"fillmode": "overlay", "fgcolor": "$panel", "fgopacity": 0.8, "solidity": 0.25, "size": 6}
 
 
-@of_measured
 def view(shown: Shown | None) -> list[Block]:
     """Show the target's law beside what was drawn, the distance of both, and the verdict."""
     method = shown.metrics.method if shown else ""

@@ -6,32 +6,12 @@ without saying so.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import wraps
 from typing import Any
 
 from app.shown import Shown
 from app.views.blocks import Block, column, sentence, table
 from engine.events import Measured, Started
 from engine.policy import Costs
-
-View = Callable[[Shown | None], list[Block]]
-_UNSOUND = (KeyError, IndexError, TypeError, ValueError, AttributeError, ZeroDivisionError)
-
-
-def of_measured(view: View) -> View:
-    """Let a view say so when a file's `Measured` lacks what it should hold: nobody checked that."""
-
-    @wraps(view)
-    def careful(shown: Shown | None) -> list[Block]:
-        try:
-            return view(shown)
-        except _UNSOUND:
-            if shown is None or not shown.measured:
-                raise
-            return [sentence("measure.unsound", "warn")]
-
-    return careful
 
 
 def costs_of(curve: Measured, method: str) -> Costs | None:

@@ -11,13 +11,12 @@ from typing import Any
 
 from app.shown import Shown
 from app.views.blocks import LEGEND_ABOVE, Block, column, figure, label, sentence, table
-from app.views.measured import costs_of, day, differences, named, of_measured
+from app.views.measured import costs_of, day, differences, named
 from app.views.ways import Way, best, ways_of
 from engine.events import Measured
 from engine.replay import RunLengths
 
 
-@of_measured
 def view(shown: Shown | None) -> list[Block]:
     """Show the map, what every draft length would have done with it, and the best of them."""
     method = shown.metrics.method if shown else ""

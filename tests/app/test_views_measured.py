@@ -14,6 +14,7 @@ from app.tabs.inspect import LAB_OPTIONS, PLACES
 from app.views import costs, examiner, lab, run_lengths
 from app.views.measured import costs_of
 from app.views.ways import best, ways_of
+from app.visit import Visit
 from engine.events import Measured, Settings, Token, Verified
 from engine.replay import RunLengths
 from tests.app.fakes import MEASURED, FakePair
@@ -78,9 +79,10 @@ def test_a_plain_run_is_told_that_it_has_no_drafter(name: str) -> None:
 
 @pytest.mark.parametrize("name", VIEWS)
 def test_a_damaged_measurement_of_a_file_is_said_and_breaks_nothing(name: str) -> None:
-    view, kind = VIEWS[name]
-    run = Shown(ran(), (), (Measured(kind, {"method": "mtp"}),))
-    assert codes(view(run)) == ["measure.unsound"]
+    damaged = Measured(VIEWS[name][1], {"method": "mtp"})
+    run = replace(shown(damaged), baseline=(), origin="a file")
+    place = next(place for place in PLACES if place.name == name)
+    assert codes(place.blocks(Visit(shown=run))) == ["view.failed"]
 
 
 @pytest.mark.parametrize("name", VIEWS)

@@ -276,6 +276,23 @@ def test_a_bad_confidence_is_shown_at_its_field() -> None:
     assert visit.say_error(caught.value)["field"] == "confidence"
 
 
+def test_runs_of_the_method_are_kept_for_comparing_and_baselines_and_stops_are_not() -> None:
+    session, state = session_of(quick()), Visit()
+    run(session, state)
+    run(session, state, method="draft", compare=False)
+    kept = [(one.started.method, len(one.baseline) > 0) for one in state.runs if one.started]
+    assert kept == [("mtp", True), ("draft", True)]
+    assert state.shown is state.runs[-1]
+
+    async def stop_early() -> None:
+        state.arm(read(seed=5, compare=False))
+        async for _ in visit.perform(session, state):
+            state.arm(None)
+
+    asyncio.run(stop_early())
+    assert len(state.runs) == 2
+
+
 def test_what_the_foot_says_arrives_with_the_last_message() -> None:
     last = run(session_of(quick()), Visit(), adaptive=True)[-1]
     assert last["rested"] > 0

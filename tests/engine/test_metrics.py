@@ -3,6 +3,7 @@ import json
 
 import pytest
 
+from engine.books import LAWS
 from engine.events import (
     Finished,
     Prefilled,
@@ -167,6 +168,8 @@ BROKEN = {
     "rate within 0 and 1": {"num_accepted": 7},
     "positions never rise": {"accepted_at": [1, 2, 1]},
     "positions sum to accepted": {"accepted_at": [9, 2, 1]},
+    "accepted within drafted": {"num_accepted": 7},
+    "one run, rounds in order": {"num_starts": 2},
     "time parts sum to the wall": {"draft_seconds": 0.9},
     CLOCK: {"unaccounted_seconds": 0.9},
     "final ids are the emitted tokens": {"token_ids": (1, 2)},
@@ -179,6 +182,43 @@ def test_a_broken_counter_is_named(name):
     for counter, value in BROKEN[name].items():
         setattr(metrics, counter, value)
     assert metrics.invariants()[name] is False
+
+
+def broken_in(*events):
+    return {name for name, holds in fold(events).invariants().items() if not holds}
+
+
+def test_a_round_that_accepts_more_than_was_proposed_breaks_the_books_not_the_page():
+    assert "accepted within drafted" in broken_in(prefill(), a_round(0, 2, 3), a_round(1, 3, 0))
+
+
+def test_a_text_that_takes_more_than_a_round_made_breaks_the_books():
+    assert "accepted within drafted" in broken_in(prefill(), a_round(0, 3, 1, kept=4))
+
+
+@pytest.mark.parametrize(
+    "events",
+    [
+        [started([1], Settings()), prefill(), started([1], Settings()), prefill()],
+        [prefill(), a_round(0, 3, 1), a_round(0, 3, 1)],
+        [prefill(), a_round(1, 3, 1), a_round(0, 3, 1)],
+    ],
+)
+def test_counters_of_two_runs_or_of_rounds_out_of_order_are_named(events):
+    assert "one run, rounds in order" in broken_in(*events)
+
+
+@pytest.mark.parametrize("formula", ["mean_acceptance_length", "acceptance_rate"])
+def test_a_formula_that_is_biased_when_all_is_rejected_is_named(monkeypatch, formula):
+    assert not broken_in(prefill(), a_round(0, 3, 0))
+    monkeypatch.setattr(Metrics, formula, property(lambda self: 0.2))
+    assert "none accepted, length 1" in broken_in(prefill(), a_round(0, 3, 0))
+
+
+def test_nine_laws_hold_every_check_and_nothing_else():
+    metrics = fold([prefill(), a_round(0, 3, 3), Finished((1, 2, 3, 4, 5), "", "", 0, "length")])
+    assert len(LAWS) == 9
+    assert sorted(name for names in LAWS.values() for name in names) == sorted(metrics.invariants())
 
 
 def test_an_unknown_draft_time_counts_as_none():
