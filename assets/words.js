@@ -10,7 +10,7 @@ function word(key) { return words[key] ?? key; }
 function fill(template, facts) {
   return template.replace(/\{(\w+)\}/g, (_, name) => {
     const fact = facts[name];
-    return typeof fact === "number" ? number(fact, 2) : words["value." + fact] ?? fact ?? "";
+    return typeof fact === "number" ? readable(fact) : words["value." + fact] ?? fact ?? "";
   });
 }
 
@@ -23,6 +23,12 @@ function say(said) {
 function number(value, digits) {
   const options = { maximumFractionDigits: digits };
   return new Intl.NumberFormat(words["language.tag"], options).format(rounded(value, digits));
+}
+
+// A small number keeps two digits that count: a gap of 0.00002 must not read 0.
+function readable(value) {
+  if (value === 0 || Math.abs(value) >= 0.1) return number(value, 2);
+  return new Intl.NumberFormat(words["language.tag"], { maximumSignificantDigits: 2 }).format(value);
 }
 
 // Without it a number just below nothing reads "-0".

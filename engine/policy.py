@@ -19,10 +19,12 @@ import statistics
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from engine.events import Round, Settings
-from engine.models.base import LanguageModel
+
+if TYPE_CHECKING:
+    from engine.models.base import LanguageModel  # torch, which a page that replays has not
 
 PROBE_EVERY = 24
 MEMORY = 0.97  # how much of the past a round leaves: about 30 rounds count

@@ -33,11 +33,17 @@ def speed_up_measured(
     conditional: Sequence[float], *, c: float, v: float, overhead: float = 0.0
 ) -> float:
     """Return the speed-up that measured conditional acceptances a_1 .. a_gamma predict."""
+    gamma = len(conditional)
+    return tokens_measured(conditional) / needed_tokens(gamma, c=c, v=v, overhead=overhead)
+
+
+def tokens_measured(conditional: Sequence[float]) -> float:
+    """Return the tokens a round gives at conditional acceptances a_1 .. a_gamma, all proposed."""
     tokens, reached = 1.0, 1.0
     for rate in conditional:
         reached *= rate
         tokens += reached
-    return tokens / (len(conditional) * c + v + overhead)
+    return tokens
 
 
 def needed_tokens(gamma: int, *, c: float, v: float, overhead: float = 0.0) -> float:

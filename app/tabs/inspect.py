@@ -22,7 +22,21 @@ from app.panel import Panel, drawn
 from app.session import Session
 from app.shown import Shown
 from app.tabs import log_box, traces
-from app.views import acceptance, bursts, content, health, logs, names, runs, waterfall
+from app.tabs.options import Option
+from app.views import (
+    acceptance,
+    bursts,
+    content,
+    costs,
+    examiner,
+    health,
+    lab,
+    logs,
+    names,
+    run_lengths,
+    runs,
+    waterfall,
+)
 from app.views.blocks import Block, Tone, sentence
 from app.visit import Status, Visit
 from engine import catalog
@@ -33,7 +47,8 @@ class Place:
     """A view's place on the page; `kind` is the instrument that its button runs, if it has one.
 
     of: what of the visit the view is about.  wide: over both columns.  extra: adds more to the
-    place, and returns the events after which the panel is drawn again.
+    place, and returns the events after which the panel is drawn again.  options: what the visitor
+    may choose for the instrument.
     """
 
     name: str
@@ -42,6 +57,7 @@ class Place:
     of: Callable[[Visit], Any] = attrgetter("shown")
     wide: bool = False
     extra: Callable[[Page], Any] | None = None
+    options: tuple[Option, ...] = ()
 
     def blocks(self, visit: Visit) -> list[Block]:
         """Return the view's blocks; a file may hold what a view does not expect."""
@@ -60,11 +76,17 @@ class Place:
 
 _PRESETS = {name: preset.prompt for name, preset in catalog.load().presets.items()}
 
+LAB_OPTIONS = (Option("rule", lab.RULES), Option("num_draws", lab.DRAWS))
+
 PLACES = (
     Place("waterfall", waterfall.view),
     Place("acceptance", acceptance.view),
     Place("content", content.view),
     Place("bursts", bursts.view),
+    Place("costs", costs.view, "cost_curve"),
+    Place("run_lengths", run_lengths.view, "run_lengths"),
+    Place("lab", lab.view, "lab", options=LAB_OPTIONS),
+    Place("examiner", examiner.view),
     Place("health", health.view, "canary"),
     Place("logs", logs.view, of=attrgetter("pasted"), wide=True, extra=log_box.build),
     Place("runs", partial(runs.view, presets=_PRESETS), of=attrgetter("runs"), wide=True),
@@ -85,31 +107,36 @@ def build(page: Page, tab: gr.Tab) -> None:
                 panel = Panel(words=i18n.words(i18n.DEFAULT), elem_id=f"view-{place.name}")
                 panels.append(page.wording.dictionary(panel))
                 if place.kind:
+                    chosen = [option.switch(page, place.kind) for option in place.options]
                     button = page.wording.button(f"measure-{place.kind}", size="sm")
-                    buttons.append((button, place, panel))
+                    buttons.append((button, place, panel, chosen))
                 if place.extra:
                     changed = place.extra(page)
                     changed.then(place.drawn, page.state, panel, **QUIET)
 
-    def redraw(state: Visit) -> list[str]:
-        return [place.drawn(state) for place in PLACES]
+    def redraw(state: Visit, but: Place | None = None) -> list[str]:
+        return [place.drawn(state) for place in PLACES if place is not but]
 
-    for button, place, panel in buttons:
-        measured = button.click(_measure(page.session, place), page.state, panel, **STREAM)
-        measured.then(redraw, page.state, panels, **QUIET)
+    for button, place, panel, chosen in buttons:
+        run = _measure(page.session, place)
+        measured = button.click(run, [page.state, *chosen], panel, **STREAM)
+        # Its own panel may say why nothing was measured; the others may show the measurement, too.
+        others = [each for each in panels if each is not panel]
+        measured.then(partial(redraw, but=place), page.state, others, **QUIET)
     tab.select(redraw, page.state, panels, **QUIET)
     page.ran.then(redraw, page.state, panels, **QUIET)
     opened.then(redraw, page.state, panels, **QUIET)
 
 
-def _measure(session: Session, place: Place) -> Callable[[Visit], AsyncGenerator[str, None]]:
-    async def handler(state: Visit) -> AsyncGenerator[str, None]:
+def _measure(session: Session, place: Place) -> Callable[..., AsyncGenerator[str, None]]:
+    async def handler(state: Visit, *chosen: Any) -> AsyncGenerator[str, None]:
         """Run the view's instrument on what is shown; the view says what goes on."""
         shown = state.shown
         if shown is None:
             yield place.drawn(state)
             return
-        async with aclosing(measure(session, state, place.kind, shown)) as answers:
+        options = dict(zip((option.name for option in place.options), chosen, strict=True))
+        async with aclosing(measure(session, state, place.kind, shown, **options)) as answers:
             async for answer in answers:
                 if isinstance(answer, Shown):
                     state.shown = answer

@@ -15,6 +15,9 @@ Block = dict[str, Any]
 Tone = Literal["plain", "good", "warn", "empty"]
 Value = str | float | None
 
+LEGEND_ABOVE: dict[str, Any] = {"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom"}
+"""A legend that never covers its figure, whatever its width."""
+
 
 def sentence(code: str, tone: Tone = "plain", **facts: object) -> Block:
     """Return one sentence; `empty` stands in the place of a figure and says what to do."""
@@ -58,9 +61,13 @@ def pieces(*parts: tuple[str, str]) -> Block:
 
 def label(text: str) -> str:
     """Return a token as a figure may show it: visible blanks, no markup, no "@" or "$" in front."""
-    shown = text.replace(" ", "␣").replace("\n", "⏎").replace("\t", "⇥")
-    shown = shown.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    shown = visible(text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     return f"\u200b{shown}" if shown[:1] in ("@", "$") else shown
+
+
+def visible(text: str) -> str:
+    """Return a token with its blanks spelled out, for a table, which takes nothing for markup."""
+    return text.replace(" ", "␣").replace("\n", "⏎").replace("\t", "⇥")
 
 
 def message(blocks: Sequence[Block]) -> dict[str, Any]:

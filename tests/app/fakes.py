@@ -25,6 +25,8 @@ from engine.events import (
     Verdict,
     Verified,
 )
+from engine.policy import Adaptive
+from engine.replay import RunLengths, rounds_adaptive, rounds_fixed
 from engine.text import Transcript
 
 XSS = "<img src=x onerror=\"document.title='injected'\"><script>document.title='injected'</script>"
@@ -91,6 +93,13 @@ def verdict(g: int, n: int, token: Token, source: str) -> Verdict:
     )  # fmt: skip
 
 
+def _driven(data: dict[str, Any]) -> dict[str, list[list[int]]]:
+    run_map = RunLengths.of(data)
+    ways = {str(g): rounds_fixed(run_map, g) for g in range(1, 9)}
+    ways["auto"] = rounds_adaptive(run_map, Adaptive(8))
+    return {name: [list(done) for done in played] for name, played in ways.items()}
+
+
 _WHERE = {"device": "cpu", "processor": "Toy", "threads": "2", "dtype": "float32"}
 _LAW = {"labels": [" of", " light", "<b>", ""], "target": [0.5, 0.25, 0.15, 0.1]}
 MEASURED: dict[str, dict[str, Any]] = {
@@ -113,10 +122,6 @@ MEASURED: dict[str, dict[str, Any]] = {
         "labels": [f" w{i}" for i in range(1, 13)],
         "lengths": [0, 2, 1, 0, 5, 4, 3, 2, 1, 0, 0],
         "proposed": [8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8],
-        "driven": {
-            **{str(g): [[g, g, 0], [g, g, min(g, 2)], [g, g, 0]] for g in range(1, 9)},
-            "auto": [[1, 1, 0], [2, 2, 2], [0, 0, 0]],
-        },
         "exact": True,
         "checked": 6,
         "stop": True,
@@ -156,6 +161,7 @@ MEASURED: dict[str, dict[str, Any]] = {
     },
 }
 """One measurement of each kind, shaped as `engine.instruments` says."""
+MEASURED["run_lengths"]["driven"] = _driven(MEASURED["run_lengths"])
 
 
 @dataclass
@@ -203,9 +209,10 @@ class FakePair:
     ) -> Measured:
         """Return a made-up measurement of the right shape; see `engine.instruments`."""
         time.sleep(self.pause)
-        return Measured(
-            kind, {**MEASURED[kind], **({} if kind == "cost_curve" else {"method": method})}
-        )
+        own: dict[str, Any] = {} if kind == "cost_curve" else {"method": method, **options}
+        if options.get("rule", "exact") != "exact":
+            own |= {"distance": 0.2, "lossless": False}
+        return Measured(kind, {**MEASURED[kind], **own})
 
     def _run(
         self, method: str, prompt: str, settings: Settings, cancelled: Callable[[], bool]
