@@ -16,7 +16,7 @@ def inspect(page: Any, site: Site) -> None:
     """Run something and come to Inspect."""
     visit(page, site)
     run_to_the_end(page)
-    page.locator("#tab-inspect-button, #dl-tabs button[role=tab] >> nth=1").first.click()
+    page.locator("#tab-inspect-button").click()
     page.wait_for_selector("#view-examiner .dl-view-title")
 
 

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.browser
 
 def open_race(page: Any, site: Site, query: str = "") -> None:
     visit(page, site, query)
-    page.locator("#dl-tabs button[role=tab]").nth(1).click()
+    page.click("#tab-race-button")
     page.wait_for_selector("#race-run:visible")
 
 

@@ -158,7 +158,7 @@ def test_the_file_fits_a_phone_and_follows_the_dark(alone: Any, tmp_path: Path) 
 
 
 def inspect(page: Any) -> None:
-    page.locator("#dl-tabs button[role=tab]").nth(1).click()
+    page.click("#tab-inspect-button")
     page.wait_for_selector("#view-shown .dl-view[data-drawn]")
 
 
@@ -177,7 +177,7 @@ def test_a_file_is_opened_shown_and_replayed(page: Any, toy_site: Site, tmp_path
     assert "A prompt of a file" in text
     assert f"{shown.metrics.num_emitted} tokens in {shown.metrics.num_rounds} rounds" in text
     page.wait_for_selector("#view-acceptance .dl-figure")
-    page.locator("#dl-tabs button[role=tab]").first.click()
+    page.click("#tab-playground-button")
     wait_said(page, "This run was recorded")
     assert page.locator("#strip .dl-stamp").text_content() == "recording"
     assert "A prompt of a file" in page.locator("#strip .dl-prompt").text_content()

@@ -20,7 +20,7 @@ LINE = (
 
 
 def inspect(page: Any) -> None:
-    page.locator("#dl-tabs button[role=tab]").nth(1).click()
+    page.click("#tab-inspect-button")
     page.wait_for_selector("#view-waterfall .dl-view-title")
 
 
@@ -100,7 +100,7 @@ def test_a_pasted_log_line_becomes_a_row_and_nonsense_a_remedy(page: Any, toy_si
     page.fill("#log textarea", LINE)
     page.click("#read-log")
     page.wait_for_selector("#view-logs td:has-text('vLLM')")
-    page.locator("#dl-tabs button[role=tab]").nth(0).click()
+    page.click("#tab-playground-button")
     inspect(page)
     assert "vLLM" in text_of(page, "logs")
 
@@ -111,7 +111,7 @@ def test_runs_of_the_visit_stand_side_by_side_and_prompts_stay_text(
     visit(page, toy_site)
     inspect(page)
     assert "Every run you make" in text_of(page, "runs")
-    page.locator("#dl-tabs button[role=tab]").nth(0).click()
+    page.click("#tab-playground-button")
     prompt = "<b>bold</b> & more"
     page.fill("#prompt textarea", prompt)
     run_to_the_end(page)
