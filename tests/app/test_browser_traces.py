@@ -259,7 +259,10 @@ def test_a_link_fills_the_form_in_and_runs_nothing(page: Any, toy_site: Site) ->
     assert not page.locator("#compare input").is_checked()
     page.locator("#top_p input").wait_for()
     assert field_value(page, "top_p") == "0.9"
-    assert page.locator("#run").text_content().strip() == i18n.text("it", "button.run")
+    page.wait_for_function(
+        "run => document.querySelector('#run').textContent.trim() === run",
+        arg=i18n.text("it", "button.run"),
+    )
     wait_said(page, i18n.text("it", "recording.done", method="mtp")[:20])
     assert (len(pair.ended), pair.alive) == (before, 0)
 
