@@ -102,7 +102,7 @@ async def _laps(
                 return
             laps[lane].append(lap)
     told = standing(lanes, laps)
-    _keep(state, told, laps)
+    await _keep(session, state, ticket, told, laps)
     yield message(visit.say("race.over", repeats=entry.repeats), told, play=True)
 
 
@@ -126,11 +126,22 @@ def _short(form: Form) -> Form:
     return dataclasses.replace(form, settings=settings)
 
 
-def _keep(state: Visit, told: Sequence[dict[str, Any]], laps: Sequence[Sequence[Lap]]) -> None:
-    """Let Inspect look at the fastest lane that drafts, beside the plain one."""
+async def _keep(
+    session: Session,
+    state: Visit,
+    ticket: int,
+    told: Sequence[dict[str, Any]],
+    laps: Sequence[Sequence[Lap]],
+) -> None:
+    """Let Inspect look at a lane beside the plain one: one that diverged, else the fastest."""
     plain = next((i for i, each in enumerate(told) if each["method"] == "plain"), None)
     drafting = [i for i, each in enumerate(told) if i != plain and each["place"] is not None]
-    if drafting:
-        best = min(drafting, key=lambda i: told[i]["place"])
-        baseline = laps[plain][0] if plain is not None else ()
-        state.keep(Shown(laps[best][0], baseline))
+    if not drafting:
+        return
+    baseline = laps[plain][0] if plain is not None else ()
+    runs = {i: Shown(laps[i][0], baseline) for i in drafting}
+    best = min(drafting, key=lambda i: (not visit.parted(runs[i]), told[i]["place"]))
+    shown = runs[best]
+    if visit.parted(shown):
+        shown = await visit.examine(session, state, ticket, shown)
+    state.keep(shown)

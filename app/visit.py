@@ -25,7 +25,7 @@ from app.run_view import RunView
 from app.session import Loading, Session, unexpected
 from app.shown import Shown
 from engine.errors import PlaygroundError
-from engine.events import Drafted, Event, Measured, Prefilled, Settings, Verified
+from engine.events import Drafted, Event, Prefilled, Settings, Verified
 from engine.metrics import Metrics, fold
 
 _runs = itertools.count(1)
@@ -229,8 +229,7 @@ async def _one_run(
         shown = Shown(tuple(seen), () if method == "plain" else baseline)
         if parted(shown):
             yield message(say("examining"), **_on(run, view.delta(), stage))
-            async for measured in _examine(session, visit, ticket, shown):
-                shown = shown.with_measured(measured)
+            shown = await examine(session, visit, ticket, shown)
         visit.keep(shown)
     # A stopped run, also one that never got the engine, closes as stopped.
     reason = metrics.finish_reason or "cancelled"
@@ -250,13 +249,11 @@ def parted(shown: Shown) -> bool:
     return any(a != b for a, b in zip(own, plain, strict=False))
 
 
-async def _examine(
-    session: Session, visit: Visit, ticket: int, shown: Shown
-) -> AsyncGenerator[Measured, None]:
-    """Yield what the examiner found at the place where the texts part."""
+async def examine(session: Session, visit: Visit, ticket: int, shown: Shown) -> Shown:
+    """Return the run with what the examiner found where its text parts from the baseline's."""
     started = shown.started
     if started is None or shown.plain is None:
-        return
+        return shown
     ids = (shown.plain.token_ids or (), shown.metrics.token_ids or ())
     work = (started.method, started.prompt, started.settings)
     source = pump.batches(
@@ -266,7 +263,8 @@ async def _examine(
     async with aclosing(source) as batches:
         async for batch in batches:
             for measured in batch:
-                yield measured
+                shown = shown.with_measured(measured)
+    return shown
 
 
 def _wall(metrics: Metrics) -> float:

@@ -167,6 +167,24 @@ def test_lanes_run_one_at_a_time_warm_and_leave_a_run_to_inspect() -> None:
     assert state.shown.plain is not None
 
 
+def test_a_lane_that_diverged_is_examined_and_shown() -> None:
+    class Parting(FakePair):
+        def run(self, method: str, *all: Any, **options: Any) -> Any:
+            run = tuple(super().run(method, *all, **options))
+            last = run[-1]
+            return iter(changed(run, 5) if method == "draft" and len(last.token_ids) > 9 else run)
+
+    session, state = session_of(Parting(pause=0)), Visit()
+    entry = entry_of(session, "plain", "mtp", "draft")
+    messages = asyncio.run(collect(session, state, entry))
+    codes = [lane["verdict"]["code"] for lane in messages[-1]["lanes"]]
+    assert codes == ["race.yardstick", "race.identical", "race.diverged"]
+    assert state.shown is not None
+    assert state.shown.started is not None
+    assert state.shown.started.method == "draft"
+    assert [each.kind for each in state.shown.measured] == ["divergence"]
+
+
 def test_a_stop_keeps_what_is_finished() -> None:
     class Stopping(FakePair):
         def run(self, method: str, *all: Any, **options: Any) -> Any:
