@@ -1,7 +1,8 @@
 """Cells: one token on screen each, as plain JSON values.
 
 Contract: what a source does not know is left out of a cell, never filled in. `run_view` lays cells
-out in rows; its words apply here.
+out in rows; its words apply here. A cut cell keeps the fate it had otherwise as `was`; a choice is
+[label, probability, id], because two tokens can look the same.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from typing import Any
 from engine.events import Choice, Drafted, Round
 
 Cell = dict[str, Any]
+MOST_CHOICES = 6
+"""Choices of one law that a cell takes along."""
 
 
 def pending_cells(event: Drafted) -> list[Cell]:
@@ -44,10 +47,28 @@ def judged(done: Round, i: int) -> dict[str, Any]:
         "q": at(proposal.q, i),
         "accept": at(verdict.accept_prob, i),
         "u": at(verdict.u, i) if i <= verdict.num_accepted else None,
+        "overlap": at(verdict.overlap, i),
         "entropy": at(verdict.entropy, i),
         "top": top_choices(verdict.top[i] if i < len(verdict.top) else ()),
         "proposed": top_choices(proposal.top[i] if i < len(proposal.top) else ()),
         "note": proposal.note or None,
+    }
+
+
+def own_numbers(done: Round) -> dict[str, Any]:
+    """Return the numbers of the target's own token, and the draft's law where one was refused."""
+    verdict, proposal = done.verdict, done.proposal
+    n, own = verdict.num_accepted, verdict.next_token.id
+    top = verdict.top[n] if n < len(verdict.top) else ()
+    drafted = proposal.top[n] if n < len(proposal.top) else ()
+    return {
+        "p": next((choice.prob for choice in top if choice.id == own), None),
+        "q": next((choice.prob for choice in drafted if choice.id == own), None),
+        "overlap": at(verdict.overlap, n),
+        "entropy": at(verdict.entropy, n),
+        "top": top_choices(top),
+        "proposed": top_choices(drafted),
+        "residual": top_choices(verdict.residual_top),
     }
 
 
@@ -80,5 +101,7 @@ def at(values: Sequence[float] | None, i: int) -> float | None:
 
 
 def top_choices(choices: Sequence[Choice]) -> list[list[Any]]:
-    """Return the most likely choices, few enough for a card."""
-    return [[choice.text, round(choice.prob, 5)] for choice in choices[:4]]
+    """Return the most likely choices; four digits that count keep even a tiny one from being 0."""
+    return [
+        [choice.text, float(f"{choice.prob:.4g}"), choice.id] for choice in choices[:MOST_CHOICES]
+    ]

@@ -36,18 +36,18 @@ from engine.metrics import fold
 
 SCRIPTS = (
     *("replay_start.js", "words.js", "numbers.js"),
-    *("replay_charts.js", "token_strip.js", "replay.js"),
+    *("replay_charts.js", "microscope.js", "token_strip.js", "replay.js"),
 )
 """Parts of one function, in this order; `replay_charts.js` stands in for plotly's."""
 
 WORDS = (
     *("fate.", "number.", "unit.", "formula.", "counters.", "chart.", "series.", "axis."),
-    *("card.", "foot.", "strip.", "tool.", "stamp.", "verdict.", "value.", "method.", "label."),
+    *("card.", "micro.", "foot.", "strip.", "tool.", "stamp.", "verdict.", "value.", "method.", "label."),
     *("replay.", "language."),
 )
 """Beginnings of the texts that the file takes along."""
 
-_ONCE = ("method", "prompt", "where", "text", "full", "numbers")
+_ONCE = ("method", "prompt", "where", "greedy", "text", "full", "numbers")
 """Parts of a message that do not change, or that a frame holds more briefly."""
 
 
@@ -103,7 +103,7 @@ def content(shown: Shown) -> dict[str, Any]:
         "fates": [mark.fate for mark in theme.LEGEND],
         "names": {number: names.also(number) for number in names.NAMES},
         "charts": {"columns": list(COLUMNS), "facts": charts.FACTS},
-        "head": {name: last[name] for name in ("method", "prompt", "where")},
+        "head": {name: last[name] for name in ("method", "prompt", "where", "greedy")},
         "about": {
             "target": started.target if started else "",
             "gamma": started.settings.gamma if started else 0,

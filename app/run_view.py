@@ -13,12 +13,13 @@ from __future__ import annotations
 
 from typing import Any, assert_never
 
+from app import phases
 from app.cells import (
     Cell,
-    at,
     fate_of,
     judged,
     new_cell,
+    own_numbers,
     pending_cells,
     top_choices,
     with_numbers,
@@ -39,6 +40,7 @@ class RunView:
         self.started: Started | None = None
         self.text = ""
         self._rows: dict[int, list[Cell]] = {}
+        self._phases: dict[int, dict[str, Any]] = {}
         self._dirty: set[int] = set()
         self._num_shown = 0
         self._num_undrafted = self._last_gamma = 0
@@ -53,6 +55,7 @@ class RunView:
                 self.started = event
             case Prefilled():
                 self.text = event.text
+                self._phases[PROMPT_ROW] = phases.of_prefill(event)
                 self._put(PROMPT_ROW, self._first_cells(event))
             case Drafted():
                 self._put(event.index, pending_cells(event))
@@ -60,6 +63,7 @@ class RunView:
                 self.text += event.round.text
                 self._last_gamma = event.round.gamma
                 self._num_undrafted += event.round.gamma == 0
+                self._phases[event.round.index] = phases.of_round(event.round)
                 self._put(event.round.index, self._round_cells(event.round))
                 self.series.add(self.metrics, event.round)
             case Finished():
@@ -150,6 +154,7 @@ class RunView:
             # The most tokens an adaptive run may propose; 0 when the length is fixed.
             "adaptive": started.settings.gamma if started and started.settings.adaptive else 0,
             "bit_identical": self.is_bit_identical,
+            "greedy": started.settings.temperature == 0 if started else None,
             "rested": self.num_rested,
             "first_acceptance": self.first_acceptance,
             "numbers": self.numbers(),
@@ -158,7 +163,7 @@ class RunView:
         }
 
     def _row(self, index: int) -> dict[str, Any]:
-        return {"i": index, "cells": self._rows[index]}
+        return {"i": index, "cells": self._rows[index], **self._phases.get(index, {})}
 
     def _put(self, index: int, cells: list[Cell]) -> None:
         self._rows[index] = cells
@@ -185,7 +190,8 @@ class RunView:
             if taken:
                 self._num_shown += 1
                 cell["at"] = self._num_shown
-            cells.append(with_numbers(cell, position=i + 1, **judged(done, i)))
+            was = "accepted" if fate == "cut" else None
+            cells.append(with_numbers(cell, position=i + 1, was=was, **judged(done, i)))
         cells.append(self._next_cell(done))
         return cells
 
@@ -199,15 +205,8 @@ class RunView:
         if taken:
             self._num_shown += 1
             cell["at"] = self._num_shown
-        top = verdict.top[n] if n < len(verdict.top) else ()
-        known = {choice.id: choice.prob for choice in top}
-        return with_numbers(
-            cell,
-            p=known.get(token.id),
-            entropy=at(verdict.entropy, n),
-            top=top_choices(top),
-            residual=top_choices(verdict.residual_top),
-        )
+        was = None if taken else verdict.next_source
+        return with_numbers(cell, was=was, **own_numbers(done))
 
     def _finish(self, event: Finished) -> None:
         """Recolour what the text did not keep and drop a proposal that was never judged."""
@@ -223,7 +222,7 @@ class RunView:
         ][: event.num_hidden]
         before = dict(hidden[-1][1]) if hidden else {}
         for index, cell in hidden:
-            cell.update(fate="cut", ghost=True, text=cell["label"])
+            cell.update(fate="cut", was=cell["fate"], ghost=True, text=cell["label"])
             self._dirty.add(index)
         if hidden:
             self._keep_rest(event.text, *hidden[-1], before)

@@ -20,7 +20,10 @@ from app.views import names
 from engine.catalog import ASSETS
 
 _TEMPLATE = (ASSETS / "token_strip.html").read_text(encoding="utf-8")
-SCRIPTS = ("words.js", "plot.js", "numbers.js", "charts.js", "fields.js", "token_strip.js")
+SCRIPTS = (
+    *("words.js", "plot.js", "numbers.js", "charts.js", "fields.js"),
+    *("microscope.js", "player.js", "token_strip.js"),
+)
 """Parts of one function, in this order."""
 
 _SCRIPT = "\n".join((ASSETS / name).read_text(encoding="utf-8") for name in SCRIPTS)

@@ -12,3 +12,8 @@ const watch = () => {}, trigger = () => {}, server = {};
 
 // There is no form here that a message could be about.
 function drawFields() {}
+
+// The file has a player of its own.
+function leavePlayer() {}
+function takePlayer() {}
+function wordPlayer() {}

@@ -7,7 +7,8 @@ const LONG_LINK = 2000;    // mail and chat programs begin to cut addresses
 // --- the text ---
 
 function tokenNode(cell) {
-  const node = make("span", "tok f-" + cell.fate + (cell.ghost ? " ghost" : ""));
+  const look = cell.step ? " step" : cell.ghost ? " ghost" : "";
+  const node = make("span", "tok f-" + cell.fate + look);
   node.textContent = cell.ghost ? ghostText(cell.text) : cell.text;
   if (node.textContent === "") node.classList.add("part");
   node.tabIndex = -1;
@@ -15,31 +16,47 @@ function tokenNode(cell) {
   return node;
 }
 
+// Fills a row's node, also with cells of an earlier phase; the focus keeps its place.
+function fillRow(node, cells, index) {
+  const held = node.contains(document.activeElement);
+  const at = held ? [...node.children].indexOf(document.activeElement) : -1;
+  node.replaceChildren(...cells.map((cell) => {
+    const token = tokenNode(cell);
+    token.round = index;
+    return token;
+  }));
+  if (held) (node.children[at] ?? node.firstChild)?.focus({ preventScroll: true });
+}
+
 function putRow(row) {
   const key = JSON.stringify(row.cells);
   const old = rows.get(row.i);
+  if (old) old.row = row;
   if (old && old.key === key) return;
   if (!row.cells.length) {
     if (old) { old.node.remove(); rows.delete(row.i); }
     return;
   }
+  if (old) {
+    fillRow(old.node, row.cells, row.i);
+    old.key = key;
+    return;
+  }
   const node = make("span", "dl-row");
   node.dataset.round = row.i;
-  for (const cell of row.cells) {
-    const token = tokenNode(cell);
-    token.round = row.i;
-    node.append(token);
-  }
-  if (old) {
-    const held = old.node.contains(document.activeElement);
-    const at = held ? [...old.node.children].indexOf(document.activeElement) : -1;
-    old.node.replaceWith(node);
-    if (held) (node.children[at] ?? node.firstChild).focus({ preventScroll: true });
-  } else {
-    const after = [...rows.keys()].filter((i) => i > row.i).sort((a, b) => a - b)[0];
-    strip.insertBefore(node, after === undefined ? null : rows.get(after).node);
-  }
-  rows.set(row.i, { node, key });
+  fillRow(node, row.cells, row.i);
+  const after = [...rows.keys()].filter((i) => i > row.i).sort((a, b) => a - b)[0];
+  strip.insertBefore(node, after === undefined ? null : rows.get(after).node);
+  rows.set(row.i, { node, key, row });
+}
+
+// One token is in the tab order: where the arrow keys start.
+function tabStop() {
+  const old = strip.querySelector('.tok[tabindex="0"]');
+  if (old && old.getClientRects().length) return;
+  if (old) old.tabIndex = -1;
+  const first = strip.querySelector(".dl-row:not([hidden]) .tok");
+  if (first) first.tabIndex = 0;
 }
 
 function drawRows(message) {
@@ -57,8 +74,8 @@ function drawRows(message) {
     for (const [i, row] of rows) if (!kept.has(i)) { row.node.remove(); rows.delete(i); }
   }
   for (const row of message.rows) putRow(row);
-  const first = strip.querySelector(".tok");
-  if (first && !strip.querySelector('.tok[tabindex="0"]')) first.tabIndex = 0;
+  if (!strip.querySelector('.tok[tabindex="0"]')) tabStop();
+  holdMicro();
   if (follow) strip.scrollTop = strip.scrollHeight;
 }
 
@@ -102,8 +119,8 @@ function showCard(token) {
   if (cell.top) card.append(bars("top", cell.top));
   if (cell.proposed) card.append(bars("proposed", cell.proposed));
   if (cell.residual) card.append(bars("residual", cell.residual));
+  card.append(make("p", "dl-card-closer", word("card.closer")));
   card.hidden = false;
-  card.classList.toggle("pinned", token === pinned);
   shown = token;
   place(token);
 }
@@ -121,31 +138,31 @@ function place(token) {
 }
 
 function hideCard(unpin) {
-  if (unpin && pinned) { pinned.classList.remove("pin"); pinned = null; }
-  if (pinned) { showCard(pinned); return; }
+  if (unpin && pinned) closeMicro();
   card.hidden = true;
   shown = null;
 }
 
+// A click opens the microscope at a token, a second one closes it.
 function pin(token) {
   const again = pinned === token;
-  hideCard(true);
-  if (again) return;
-  pinned = token;
-  token.classList.add("pin");
-  showCard(token);
+  hideCard(again);
+  if (!again) openMicro(token);
 }
 
 function step(token, by) {
-  const all = [...strip.querySelectorAll(".tok")].filter((t) => t.getClientRects().length);
-  const next = by === "home" ? all[0] : by === "end" ? all[all.length - 1]
-    : all[all.indexOf(token) + by];
+  const next = neighbour(token, by);
   if (next) next.focus();
 }
 
+// A finger cannot hover: its first tap opens the card, the next one the microscope.
+let tapped = null;
+strip.addEventListener("pointerdown", (e) => {
+  tapped = e.pointerType === "touch" ? { before: shown } : null;
+});
 strip.addEventListener("mouseover", (e) => {
   const token = e.target.closest(".tok");
-  if (token && !pinned) showCard(token);
+  if (token && token !== pinned) showCard(token);
 });
 strip.addEventListener("mouseleave", () => hideCard(false));
 strip.addEventListener("focusin", (e) => {
@@ -157,12 +174,15 @@ strip.addEventListener("focusin", (e) => {
   token.setAttribute("role", "button");
   token.setAttribute("aria-describedby", card.id);
   if (!pinned) showCard(token);
+  else if (!tapped) openMicro(token);
 });
 strip.addEventListener("focusout", () => hideCard(false));
 strip.addEventListener("scroll", () => { if (shown && shown.isConnected) place(shown); });
 strip.addEventListener("click", (e) => {
   const token = e.target.closest(".tok");
-  if (token) pin(token); else hideCard(true);
+  if (!token) hideCard(true);
+  else if (tapped && !pinned && tapped.before !== token) showCard(token);
+  else pin(token);
 });
 strip.addEventListener("keydown", (e) => {
   const token = e.target.closest(".tok");
@@ -297,7 +317,9 @@ function drawWords() {
   drawNumbers();
   drawFoot();
   drawSaid();
+  wordPlayer();
   if (shown) showCard(shown);
+  drawMicro();
 }
 
 function take() {
@@ -308,11 +330,13 @@ function take() {
   // A run (or recording) that goes on must not talk over an error the visitor has yet to read.
   const goesOn = now && message.run === now.run;
   if (!(goesOn && status && status.error)) status = message.status;
+  leavePlayer(message);
   if (message.run !== null) {
     const other = !now || now.run !== message.run;
     drawRows(message);
     now = message;
     takePoints(message, other);
+    takePlayer(message);
   }
   drawNumbers();
   drawFoot();
