@@ -42,8 +42,8 @@ SCRIPTS = (
 
 WORDS = (
     *("fate.", "number.", "unit.", "formula.", "counters.", "chart.", "series.", "axis."),
-    *("card.", "micro.", "foot.", "strip.", "tool.", "stamp.", "verdict.", "value.", "method.", "label."),
-    *("replay.", "language."),
+    *("card.", "micro.", "foot.", "strip.", "tool.", "stamp.", "verdict.", "value.", "method."),
+    *("label.", "replay.", "language."),
 )
 """Beginnings of the texts that the file takes along."""
 
