@@ -21,10 +21,10 @@ import gradio as gr
 from app import charts, theme
 from app.page import Page
 from app.session import Session
-from app.tabs import inspect, playground
+from app.tabs import inspect, playground, race
 from engine import trace
 
-TABS = {"playground": playground.build, "inspect": inspect.build}
+TABS = {"playground": playground.build, "race": race.build, "inspect": inspect.build}
 """In their order on the page."""
 
 BLOCKS: dict[str, Any] = {"analytics_enabled": False, "delete_cache": (3600, 6 * 3600)}

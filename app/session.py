@@ -72,6 +72,9 @@ class Pair(Protocol):
     ) -> Measured:
         """Run an instrument of `engine.instruments`."""
 
+    def memory(self, method: str) -> int | None:
+        """Return the bytes a method's weights and caches take; None where nobody counts."""
+
 
 class Loader(Protocol):
     """Loads a pair and reports how far it is."""
@@ -198,6 +201,11 @@ class Session:
             yield measure(kind, method, prompt, settings, cancelled=cancelled, **options)
         finally:
             self._engine.release()
+
+    def memory(self, pair_id: str, method: str) -> int | None:
+        """Return the bytes a method keeps in memory, once its pair is loaded."""
+        loading = self.loading(pair_id)
+        return None if loading is None or loading.pair is None else loading.pair.memory(method)
 
     def recording(self) -> Shown | None:
         """Return the run the page opens with, or None where there is no (readable) file."""

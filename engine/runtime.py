@@ -24,6 +24,7 @@ from engine.decode import decode, never
 from engine.device import choose_device, processor_name, use_all_cores
 from engine.errors import PlaygroundError
 from engine.events import Event, Measured, Settings, Started, Verified
+from engine.memory import held_bytes
 from engine.models import linear
 from engine.models.base import LanguageModel
 from engine.models.source import Progress, Report, checkpoint_folder, silent
@@ -131,6 +132,11 @@ class LoadedPair:
                 policy=policy,
                 cancelled=cancelled,
             )
+
+    def memory(self, method: str) -> int:
+        """Return the bytes of the weights and caches that a method needs, the target's included."""
+        drafter = {"mtp": self.mtp, "draft": self.draft}.get(method)
+        return held_bytes(self.target, drafter)
 
     def exclusive(self) -> AbstractContextManager[bool]:
         """Return what keeps every run away while it is open: for reading the models directly."""

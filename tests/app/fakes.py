@@ -194,6 +194,9 @@ class FakePair:
         finally:
             self.alive -= 1
 
+    def memory(self, method: str) -> int | None:
+        return {"plain": 600_000_000, "mtp": 620_000_000, "draft": 700_000_000}.get(method)
+
     def measure(
         self,
         kind: str,
