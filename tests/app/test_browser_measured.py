@@ -19,7 +19,7 @@ def inspect(page: Any, site: Site) -> None:
     """Run something and come to Inspect."""
     visit(page, site)
     run_to_the_end(page)
-    page.locator("#tab-inspect-button, #dl-tabs button[role=tab] >> nth=1").first.click()
+    page.get_by_role("tab", name="Inspect").click()
     page.wait_for_selector("#view-examiner .dl-view-title")
 
 
@@ -111,7 +111,7 @@ def test_a_tie_is_told_with_its_tiny_numbers(page: Any, toy_site: Site) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "parted.jsonl"
         trace.write(path, records)
-        page.locator("#dl-tabs button[role=tab]").nth(1).click()
+        page.get_by_role("tab", name="Inspect").click()
         page.locator("#dl-traces input[type=file]").set_input_files(path)
         page.wait_for_selector("#view-examiner .dl-pieces")
     assert "within 0.00001 of each other" in said(page, "examiner")
