@@ -10,7 +10,8 @@ function word(key) { return words[key] ?? key; }
 function fill(template, facts) {
   return template.replace(/\{(\w+)\}/g, (_, name) => {
     const fact = facts[name];
-    return typeof fact === "number" ? readable(fact) : words["value." + fact] ?? fact ?? "";
+    if (typeof fact?.significant === "number") return significant(fact.significant);
+    return typeof fact === "number" ? number(fact, 2) : words["value." + fact] ?? fact ?? "";
   });
 }
 
@@ -25,9 +26,8 @@ function number(value, digits) {
   return new Intl.NumberFormat(words["language.tag"], options).format(rounded(value, digits));
 }
 
-// A small number keeps two digits that count: a gap of 0.00002 must not read 0.
-function readable(value) {
-  if (value === 0 || Math.abs(value) >= 0.1) return number(value, 2);
+// For a number that may be very small (blocks.significant): a gap of 0.00002 must not read 0.
+function significant(value) {
   return new Intl.NumberFormat(words["language.tag"], { maximumSignificantDigits: 2 }).format(value);
 }
 

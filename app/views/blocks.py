@@ -24,6 +24,11 @@ def sentence(code: str, tone: Tone = "plain", **facts: object) -> Block:
     return {"kind": "sentence", "code": code, "facts": facts, "tone": tone}
 
 
+def significant(value: float) -> dict[str, float]:
+    """Return a fact that a sentence shows with two digits that count, however small it is."""
+    return {"significant": value}
+
+
 def figure(
     name: str,
     traces: Sequence[dict[str, Any]],

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any, cast
 
 from app.shown import Shown
-from app.views.blocks import Block, Tone, column, pieces, sentence, table, visible
+from app.views.blocks import Block, Tone, column, pieces, sentence, significant, table, visible
 from engine.events import Event, Measured, Prefilled, Started, Verified
 
 
@@ -78,7 +78,11 @@ def _why(examined: Measured) -> list[Block]:
 
 def _verdict(data: dict[str, Any]) -> Block:
     gap = data.get("gap", min(data["one"]["gap"], data["wide"]["gap"]))
-    facts = {"gap": gap, "difference": data["difference"], "position": data["position"] + 1}
+    facts = {
+        "gap": significant(gap),
+        "difference": significant(data["difference"]),
+        "position": data["position"] + 1,
+    }
     if data["verdict"] == "tie":
         # Both logits move, so a gap of up to twice the difference can close.
         near = gap <= data["difference"]
@@ -126,6 +130,6 @@ def _logits(data: dict[str, Any]) -> Block:
 def _difference(data: dict[str, Any]) -> Block:
     return sentence(
         "examiner.difference",
-        difference=data["difference"],
+        difference=significant(data["difference"]),
         dtype=data["dtype"],
     )

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from app.shown import Shown
-from app.views.blocks import LEGEND_ABOVE, Block, figure, label, sentence
+from app.views.blocks import LEGEND_ABOVE, Block, figure, label, sentence, significant
 
 RULES = ("exact", "no_residual", "own_sample", "greedy_accept")
 DRAWS = (500, 2000, 8000)
@@ -112,7 +112,8 @@ def _distance(data: dict[str, Any]) -> Block:
 
 
 def _verdict(data: dict[str, Any]) -> Block:
-    facts = {"distance": data["distance"], "upper": data["band"][1], "draws": data["num_draws"]}
+    distance, upper = significant(data["distance"]), significant(data["band"][1])
+    facts = {"distance": distance, "upper": upper, "draws": data["num_draws"]}
     if data["rule"] == "exact":
         if data["lossless"]:
             return sentence("lab.lossless", "good", **facts)

@@ -12,6 +12,7 @@ from app import i18n
 from app.shown import Shown
 from app.tabs.inspect import LAB_OPTIONS, PLACES
 from app.views import costs, examiner, lab, run_lengths
+from app.views.blocks import significant
 from app.views.measured import costs_of
 from app.views.ways import best, ways_of
 from app.visit import Visit
@@ -413,7 +414,7 @@ def test_texts_that_part_are_told_from_where() -> None:
 def test_a_tie_shows_both_goings_on_and_both_readings() -> None:
     blocks = examiner.view(parted(measured("divergence")))
     facts = fact(blocks, "examiner.tie")
-    assert (facts["gap"], facts["difference"]) == (0.00001, 0.00004)
+    assert (facts["gap"], facts["difference"]) == (significant(0.00001), significant(0.00004))
     texts = [block["parts"] for block in blocks if block["kind"] == "pieces"]
     assert [parts[0][0] + parts[1][0] for parts in texts] == [
         "The sky is blue because",
