@@ -66,6 +66,7 @@ function saidOfOwn(cell, row, round) {
 function saidNode(cell, row, round) {
   const box = make("div", "dl-micro-said");
   const lines = cell.position ? saidOfProposed(cell, row) : saidOfOwn(cell, row, round);
+  if (now.greedy && cell.top) lines.push(word("micro.greedy.bars"));
   if (cell.fate === "cut") lines.push(word("micro.cut"));
   box.append(...lines.map((text) => make("p", "", text)));
   const list = make("dl");
@@ -118,7 +119,6 @@ function lawsNode(cell) {
     if (hasQ) grid.append(barNode("q", law.q));
   }
   box.append(grid);
-  if (now.greedy) box.append(make("p", "dl-micro-note", word("micro.greedy.bars")));
   return box;
 }
 

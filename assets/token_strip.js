@@ -3,6 +3,7 @@
 // not need.
 
 const LONG_LINK = 2000;    // mail and chat programs begin to cut addresses
+const CARD_CHOICES = 4;    // the card stays small; the microscope shows all
 
 // --- the text ---
 
@@ -89,7 +90,7 @@ function line(list, name, value) {
 function bars(name, choices) {
   const box = make("div", "dl-bars");
   box.append(make("div", "dl-bars-name", word("card." + name)));
-  for (const [label, prob] of choices) {
+  for (const [label, prob] of choices.slice(0, CARD_CHOICES)) {
     const bar = make("div", "dl-bar");
     const fillNode = make("i");
     fillNode.style.width = 100 * prob + "%";
@@ -155,10 +156,11 @@ function step(token, by) {
   if (next) next.focus();
 }
 
-// A finger cannot hover: its first tap opens the card, the next one the microscope.
-let tapped = null;
+// A finger cannot hover: its first tap opens the card, the next one the microscope. A press also
+// focuses its token, which is not yet the click.
+let press = null;
 strip.addEventListener("pointerdown", (e) => {
-  tapped = e.pointerType === "touch" ? { before: shown } : null;
+  press = { seen: e.pointerType === "touch" && !pinned ? shown : undefined };
 });
 strip.addEventListener("mouseover", (e) => {
   const token = e.target.closest(".tok");
@@ -174,19 +176,21 @@ strip.addEventListener("focusin", (e) => {
   token.setAttribute("role", "button");
   token.setAttribute("aria-describedby", card.id);
   if (!pinned) showCard(token);
-  else if (!tapped) openMicro(token);
+  else if (!press) openMicro(token);
 });
 strip.addEventListener("focusout", () => hideCard(false));
 strip.addEventListener("scroll", () => { if (shown && shown.isConnected) place(shown); });
 strip.addEventListener("click", (e) => {
-  const token = e.target.closest(".tok");
+  const token = e.target.closest(".tok"), seen = press?.seen;
+  press = null;
   if (!token) hideCard(true);
-  else if (tapped && !pinned && tapped.before !== token) showCard(token);
-  else pin(token);
+  else if (seen === undefined || seen === token) pin(token);
+  else showCard(token);
 });
 strip.addEventListener("keydown", (e) => {
   const token = e.target.closest(".tok");
   const steps = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1, Home: "home", End: "end" };
+  press = null;
   if (!token) return;
   if (e.key in steps) step(token, steps[e.key]);
   else if (e.key === "Enter" || e.key === " ") pin(token);

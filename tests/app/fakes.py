@@ -83,11 +83,11 @@ def timings(total: float, draft: float) -> Timings:
 
 
 def verdict(g: int, n: int, token: Token, source: str) -> Verdict:
-    p = tuple(0.9 - 0.1 * i for i in range(g))
+    p = tuple(0.1 if source == "recovered" and i == n else 0.9 - 0.1 * i for i in range(g))
     top = tuple((Choice(token.id, token.text, 0.6), Choice(7, " else", 0.25)) for _ in range(g + 1))
     return Verdict(
         num_accepted=n, next_token=token, next_source=source, p=p,  # type: ignore[arg-type]
-        accept_prob=p, u=tuple(0.3 for _ in range(g)), overlap=p,
+        accept_prob=tuple(min(1.0, x / 0.5) for x in p), u=tuple(0.3 for _ in range(g)), overlap=p,
         entropy=tuple(0.5 for _ in range(g + 1)), top2_gap=tuple(1.0 for _ in range(g + 1)),
         top=top, residual_top=top[0] if source == "recovered" else (),
     )  # fmt: skip
