@@ -15,16 +15,17 @@ user's processors, `where` is that of `Started`. Kinds and their data:
     rounds of whole runs, each [gamma, drafted, accepted], by draft length "1" .. "8" and "auto",
     from the same drafter on the same text; exact: whether a real run went round by round like its
     driven twin; checked: its rounds; stop: whether the run ended by itself.
-`divergence`   why two greedy texts differ. methods: [2]; position: the first place that differs;
-    context, texts: the shared end and both goings-on; width: tokens of the wide pass; one, wide:
-    {labels: [2], logits: [2], gap} of the target's two likeliest tokens there, read by itself and
-    in a pass over `width` tokens; difference: largest distance between the logits of both passes;
-    dtype; verdict: "tie" or "fault".
-`lab`          whether drawn tokens follow the target's law. method; rule; num_draws; labels,
-    target: [m] the likeliest tokens and their probability (the rest last, labelled ""); with_draft,
-    without: [m] shares drawn; distance, distance_without: total variation distance from the whole
-    law; band: [2] the 1 % and 99 % points of that distance for exact draws; lossless: whether
-    `distance` lies at or below the band's upper end; acceptance; expected: sum min(p, q).
+`divergence`   why two greedy texts differ. method; methods: [2]; position: the first place that
+    differs; context, texts: the shared end and both goings-on; width: tokens of the wide pass;
+    one, wide: {labels: [2], logits: [2], gap} of the target's two likeliest tokens there, read by
+    itself and in a pass over `width` tokens; gap: between the two tokens that differ, read by
+    itself; difference: largest distance between the logits of both passes; dtype; verdict: "tie"
+    or "fault".
+`lab`          whether drawn tokens follow the target's law. method; rule; num_draws; temperature;
+    labels, target: [m] the likeliest tokens and their probability (the rest last, labelled "");
+    with_draft, without: [m] shares drawn; distance, distance_without: total variation distance from
+    the whole law; band: [2] the 1 % and 99 % points of that distance for exact draws; lossless:
+    whether `distance` lies at or below the band's upper end; acceptance; expected: sum min(p, q).
 `canary`       whether a drafter is wired at all, on a text that repeats. method; rounds; drafted;
     accepted; least: accepted share to expect at least; identical: text equals plain's; ok.
 """

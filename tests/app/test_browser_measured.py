@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import tempfile
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from engine import trace
 from tests.app.conftest import Site
 from tests.app.test_browser import run_to_the_end, visit
+from tests.app.test_views_measured import measured, parted
 
 pytestmark = pytest.mark.browser
 
@@ -97,3 +101,21 @@ def test_on_a_phone_no_view_is_wider_than_the_screen(page: Any, toy_site: Site) 
     measure(page, "cost_curve", "costs", "break_even")
     measure(page, "lab", "lab", "lab_law")
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+
+
+def test_a_tie_is_told_with_its_tiny_numbers(page: Any, toy_site: Site) -> None:
+    """A trace with an examined difference is opened; its gap must not read as 0."""
+    visit(page, toy_site)
+    records = parted(measured("divergence")).records()
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "parted.jsonl"
+        trace.write(path, records)
+        page.locator("#tab-inspect-button").click()
+        page.locator("#dl-traces input[type=file]").set_input_files(path)
+        page.wait_for_selector("#view-examiner .dl-pieces")
+    assert "within 0.00001 of each other" in said(page, "examiner")
+    assert "difference 0.00004 between" in said(page, "examiner")
+    assert page.locator("#view-examiner .dl-parted").all_text_contents() == [
+        " blue because",
+        " bright because",
+    ]
