@@ -36,14 +36,14 @@ from engine.metrics import fold
 
 SCRIPTS = (
     *("replay_start.js", "words.js", "numbers.js"),
-    *("replay_charts.js", "microscope.js", "token_strip.js", "replay.js"),
+    *("replay_charts.js", "coin.js", "microscope.js", "token_strip.js", "replay.js"),
 )
 """Parts of one function, in this order; `replay_charts.js` stands in for plotly's."""
 
 WORDS = (
     *("fate.", "number.", "unit.", "formula.", "counters.", "chart.", "series.", "axis."),
-    *("card.", "micro.", "foot.", "strip.", "tool.", "stamp.", "verdict.", "value.", "method."),
-    *("label.", "replay.", "language."),
+    *("card.", "foot.", "strip.", "tool.", "stamp.", "verdict.", "value.", "method.", "label."),
+    *("micro.", "replay.", "language."),
 )
 """Beginnings of the texts that the file takes along."""
 

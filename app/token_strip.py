@@ -22,7 +22,7 @@ from engine.catalog import ASSETS
 _TEMPLATE = (ASSETS / "token_strip.html").read_text(encoding="utf-8")
 SCRIPTS = (
     *("words.js", "plot.js", "numbers.js", "charts.js", "fields.js"),
-    *("microscope.js", "player.js", "token_strip.js"),
+    *("coin.js", "microscope.js", "player.js", "token_strip.js"),
 )
 """Parts of one function, in this order."""
 
@@ -30,7 +30,7 @@ _SCRIPT = "\n".join((ASSETS / name).read_text(encoding="utf-8") for name in SCRI
 
 
 class TokenStrip(gr.HTML):
-    """Numbers, legend, coloured text, charts and footer of one run."""
+    """Numbers, legend, step player, coloured text, microscope, charts and footer of one run."""
 
     def __init__(
         self, value: str = "", *, words: Mapping[str, str] | None = None, **options: Any

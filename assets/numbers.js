@@ -7,7 +7,7 @@ const NUMBERS = ["speed_up", "per_second", "rate", "length", "ttft", "saved"];
 card.id = "dl-card-" + Math.random().toString(36).slice(2);
 let now = null;            // the last message with a run in it
 let status = null;         // what the page says: {code, facts, plain, error}
-let rows = new Map();      // row index -> {node, key, cells}
+let rows = new Map();      // row index -> {node, key, row}
 let pinned = null, shown = null, openFormula = null, lastN = -1;
 
 // --- the numbers row ---

@@ -9,6 +9,7 @@ import pytest
 
 from app.run_view import RunView
 from engine.events import (
+    Choice,
     Drafted,
     Event,
     Finished,
@@ -283,3 +284,69 @@ def test_only_a_finished_greedy_run_on_tested_bits_is_called_bit_identical(
     end = [Finished((1,), "a", "", 0, "eos")] if over else []
     view = view_of(started, *begin()[1:], *end)
     assert view.snapshot()["bit_identical"] is claimed
+
+
+# --- what the step player and the microscope need ---
+
+
+def cells_of(*events: Event) -> list[dict[str, Any]]:
+    return list(view_of(*begin(), *events).snapshot()["rows"][1]["cells"])
+
+
+def test_a_judged_token_has_the_acceptance_to_expect_there() -> None:
+    accepted, rejected, unjudged, recovered = cells_of(verified((B, C, D), 1, E, "recovered"))
+    assert [cell["overlap"] for cell in (accepted, rejected, unjudged)] == [0.9, 0.1, 0.7]
+    assert recovered["overlap"] == rejected["overlap"]  # both stand at the same place
+
+
+def test_a_recovered_token_brings_both_laws_of_its_place_and_a_bonus_only_the_targets() -> None:
+    done = verified((B, C), 1, E, "recovered").round
+    laws = ((Choice(2, "b", 0.5),), (Choice(3, "c", 0.5), Choice(5, "e", 0.2)))
+    both = dataclasses.replace(done, proposal=dataclasses.replace(done.proposal, top=laws))
+    recovered = cells_of(Verified(both))[-1]
+    assert recovered["proposed"] == [["c", 0.5, 3], ["e", 0.2, 5]]
+    assert (recovered["p"], recovered["q"]) == (0.6, 0.2)
+    bonus = cells_of(verified((B, C), 2, E, "bonus"))[-1]
+    assert bonus["top"]
+    assert not {"proposed", "q", "overlap", "u"} & set(bonus)
+
+
+def test_at_most_six_choices_are_sent_told_apart_by_id_and_none_is_rounded_to_nothing() -> None:
+    done = verified((), 0, B, "target").round
+    top = tuple(Choice(i, "same", 0.5 if i == 0 else 1e-9) for i in range(8))
+    known = dataclasses.replace(done.verdict, top=(top,))
+    (cell,) = cells_of(Verified(dataclasses.replace(done, verdict=known)))
+    assert [choice[2] for choice in cell["top"]] == [0, 1, 2, 3, 4, 5]
+    assert all(choice[1] > 0 for choice in cell["top"])
+
+
+def test_a_cut_token_keeps_the_fate_it_had_otherwise() -> None:
+    past_the_end = cells_of(verified((B, C), 2, D, "bonus", keep=1))
+    assert [cell.get("was") for cell in past_the_end] == [None, "accepted", "bonus"]
+    hidden = cells_of(verified((B,), 0, C, "recovered"), Finished((1, 3), "a", "", 1, "stop"))
+    assert [(cell["fate"], cell.get("was")) for cell in hidden] == [
+        ("rejected", None),
+        ("cut", "recovered"),
+    ]
+
+
+def test_a_round_comes_with_its_phases_and_they_add_up_to_its_recorded_time() -> None:
+    first, row = view_of(*begin(), verified((B, C), 1, E, "recovered")).snapshot()["rows"]
+    assert (first["read"], first["ms"]) == (2, {"prefill": 100, "proposer": 0})
+    assert (row["read"], row["dropped"]) == (3, 0)
+    assert row["ms"]["draft"] == 10
+    assert sum(row["ms"].values()) == pytest.approx(100)
+
+
+def test_a_draft_time_that_was_not_told_apart_stays_unknown() -> None:
+    done = verified((B,), 1, C, "bonus").round
+    fused = dataclasses.replace(done, seconds=dataclasses.replace(done.seconds, draft=None))
+    row = view_of(*begin(), Verified(fused)).snapshot()["rows"][1]
+    assert row["ms"]["draft"] is None
+
+
+@pytest.mark.parametrize(("temperature", "greedy"), [(0.0, True), (0.8, False)])
+def test_whether_a_run_is_greedy_is_said_and_not_guessed(temperature: float, greedy: bool) -> None:
+    started = Started("mtp", "smollm2", "T", "P", Settings(temperature=temperature), "x", (1,))
+    assert view_of(started).snapshot()["greedy"] is greedy
+    assert RunView().snapshot()["greedy"] is None
