@@ -21,6 +21,9 @@ This package never imports gradio, plotly or pandas, and importing it imports no
 
 import os
 
-# Read when torch is imported. Threads that spin while they wait make a model many times slower as
-# soon as anything else (a browser, another user) wants the same cores; sleeping ones do not.
-os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+# Read when torch is imported. GNU OpenMP's threads spin while they wait, which makes a model many
+# times slower as soon as a browser or another user wants the same cores; threads that sleep at once
+# lose a third when nobody does. So long a spin, measured, costs a few per cent alone and little more
+# than sleeping beside others.
+if "OMP_WAIT_POLICY" not in os.environ:
+    os.environ.setdefault("GOMP_SPINCOUNT", "20000")
