@@ -23,7 +23,7 @@ import os
 
 # Read when torch is imported. GNU OpenMP's threads spin while they wait, which makes a model many
 # times slower as soon as a browser or another user wants the same cores; threads that sleep at once
-# lose a third when nobody does. So long a spin, measured, costs a few per cent alone and little more
-# than sleeping beside others.
+# lose a third when nobody does. A spin of this length, measured, costs a few per cent alone and
+# little more than sleeping beside others.
 if "OMP_WAIT_POLICY" not in os.environ:
     os.environ.setdefault("GOMP_SPINCOUNT", "20000")
