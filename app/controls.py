@@ -39,6 +39,7 @@ class Controls:
     def __init__(self, session: Session, wording: Wording) -> None:
         self.session = session
         self.methods = session.methods(session.default_pair)
+        self._wording = wording
         self._add, self._button = wording.add, wording.button
 
     @property
@@ -76,41 +77,11 @@ class Controls:
             elem_id="method",
             elem_classes="segmented",
         )
-        self._prompt()
+        self.prompt = prompt_box(self.session, self._wording, lines=4)
         self._gamma()
         self.numbers = self._numbers("dl-fields", NUMBERS)
         self._more()
         self.compare = self._field(gr.Checkbox, "compare", value=True)
-
-    def _prompt(self) -> None:
-        presets = self.session.catalog.presets
-        self.prompt = self._add(
-            gr.Textbox,
-            lambda say: {"label": say("label.prompt"), "placeholder": say("prompt.placeholder")},
-            value=presets[DEFAULT_PRESET].prompt,
-            lines=4,
-            max_lines=4,
-            elem_id="prompt",
-            interactive=True,
-        )
-        with gr.Row(elem_id="dl-presets"):
-            for preset in presets.values():
-                chip = self._add(
-                    gr.Button,
-                    partial(_preset_name, preset.id),
-                    elem_id=f"preset-{preset.id}",
-                    elem_classes="chip",
-                    size="sm",
-                    min_width=0,
-                )
-                # In the browser: a preset needs no round trip, whatever the engine does.
-                chip.click(
-                    None,
-                    outputs=self.prompt,
-                    js=f"() => {json.dumps(preset.prompt)}",
-                    show_progress="hidden",
-                    api_visibility="private",
-                )
 
     def _gamma(self) -> None:
         with gr.Row(elem_id="dl-gamma"):
@@ -169,6 +140,39 @@ class Controls:
             interactive=True,
             **options,
         )
+
+
+def prompt_box(session: Session, wording: Wording, *, lines: int, before: str = "") -> Any:
+    """Lay out a prompt and its presets; ids are `<before>prompt`, `<before>preset-<id>`."""
+    presets = session.catalog.presets
+    prompt = wording.add(
+        gr.Textbox,
+        lambda say: {"label": say("label.prompt"), "placeholder": say("prompt.placeholder")},
+        value=presets[DEFAULT_PRESET].prompt,
+        lines=lines,
+        max_lines=lines,
+        elem_id=f"{before}prompt",
+        interactive=True,
+    )
+    with gr.Row(elem_classes="chips"):
+        for preset in presets.values():
+            chip = wording.add(
+                gr.Button,
+                partial(_preset_name, preset.id),
+                elem_id=f"{before}preset-{preset.id}",
+                elem_classes="chip",
+                size="sm",
+                min_width=0,
+            )
+            # In the browser: a preset needs no round trip, whatever the engine does.
+            chip.click(
+                None,
+                outputs=prompt,
+                js=f"() => {json.dumps(preset.prompt)}",
+                show_progress="hidden",
+                api_visibility="private",
+            )
+    return prompt
 
 
 def default_method(methods: tuple[str, ...]) -> str:

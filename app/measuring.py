@@ -10,11 +10,12 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Any
 
-from app import pump, visit
-from app.session import Session, unexpected
+from app import pump
+from app.saying import Status, say
+from app.session import Session
 from app.shown import Shown
-from app.visit import Status, Visit
-from engine.errors import PlaygroundError
+from app.turn import Cancelled, in_turn
+from app.visit import Visit
 from engine.events import Settings
 
 
@@ -33,34 +34,22 @@ async def measure(
     if started is None:
         return
     state.arm(None)
-    ticket = state.ticket
-    work = (method or started.method, started.prompt, settings or started.settings)
+    pair, work = (
+        started.pair,
+        (method or started.method, started.prompt, settings or started.settings),
+    )
 
-    def cancelled() -> bool:
-        return state.ticket != ticket
+    async def measuring(cancelled: Cancelled) -> AsyncGenerator[Status | Shown, None]:
+        yield say(f"measuring.{kind}")
+        found = shown
+        source = pump.each(
+            lambda stop: session.measure(pair, kind, *work, stop, **options), cancelled
+        )
+        async with aclosing(source) as measurements:
+            async for measured in measurements:
+                found = found.with_measured(measured)
+        yield say("stopped") if cancelled() else found
 
-    try:
-        place = session.line.join()
-        try:
-            waiting = visit.wait(session, state, ticket, started.pair, place)
-            async with aclosing(waiting) as statuses:
-                async for status in statuses:
-                    yield status
-            if cancelled():
-                yield visit.say("stopped")
-                return
-            yield visit.say(f"measuring.{kind}")
-            source = pump.batches(
-                lambda stop: session.measure(started.pair, kind, *work, stop, **options), cancelled
-            )
-            async with aclosing(source) as batches:
-                async for batch in batches:
-                    for measured in batch:
-                        shown = shown.with_measured(measured)
-            yield visit.say("stopped") if cancelled() else shown
-        finally:
-            session.line.leave(place)
-    except PlaygroundError as error:
-        yield visit.say_error(error)
-    except Exception as error:  # whatever broke, the page says so and stays alive
-        yield visit.say_error(unexpected(error))
+    async with aclosing(in_turn(session, state, pair, measuring)) as answers:
+        async for answer in answers:
+            yield answer

@@ -10,6 +10,7 @@ playground is over (and `state.shown` holds it), `strip` the component that play
 from __future__ import annotations
 
 import html
+from functools import partial
 from typing import Any
 
 import gradio as gr
@@ -61,10 +62,12 @@ class Page:
             self.dark = self.wording.button("dark", size="sm")
 
     def tab(self, name: str) -> Any:
-        """Open a tab; its label is the text `tab.<name>`."""
-        return self.wording.add(
+        """Open a tab; its label is the text `tab.<name>`, and `state.tab` says where one is."""
+        tab = self.wording.add(
             gr.Tab, lambda say: {"label": say(f"tab.{name}")}, id=name, elem_id=f"tab-{name}"
         )
+        tab.select(partial(_go, name), self.state, None, **QUIET)
+        return tab
 
     def wire(self) -> None:
         """Connect the header; every widget with a text exists by now."""
@@ -77,6 +80,11 @@ class Page:
         """Word everything in a language; what was run re-labels itself in the browser."""
         state.language = language
         return self.wording.updates(language)
+
+
+def _go(name: str, state: Visit) -> None:
+    """Remember on which tab the visitor is."""
+    state.tab = name
 
 
 def _greet(state: Visit, request: gr.Request) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 from urllib.parse import parse_qsl, urlencode
 
 from app.form import LIMITS, MAX_PROMPT_CHARACTERS, read_number, read_stops
-from app.visit import Status, say_error
+from app.saying import Status, say_error
 from engine.errors import PlaygroundError
 
 ALWAYS = ("pair", "method", "gamma", "temperature", "seed", "prompt")

@@ -12,7 +12,7 @@ import asyncio
 import contextvars
 import threading
 from collections.abc import AsyncGenerator, Callable, Iterator
-from contextlib import closing
+from contextlib import aclosing, closing
 from typing import Any
 
 Source = Callable[[Callable[[], bool]], Iterator[Any]]
@@ -63,6 +63,14 @@ async def batches(source: Source, cancelled: Callable[[], bool]) -> AsyncGenerat
     finally:
         stop.set()
         _active -= 1
+
+
+async def each(source: Source, cancelled: Callable[[], bool]) -> AsyncGenerator[Any, None]:
+    """Yield the same one by one, for a reader that sends nothing."""
+    async with aclosing(batches(source, cancelled)) as together:
+        async for batch in together:
+            for item in batch:
+                yield item
 
 
 def _as_generator(events: Iterator[Any]) -> Any:

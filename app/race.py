@@ -18,7 +18,8 @@ from typing import Any
 
 from app.cells import fate_of
 from engine.events import Event, Finished, Prefilled, Started, Verified
-from engine.metrics import Metrics, fold
+from engine.metrics import fold
+from engine.prefix import first_difference
 
 MOST_LANES = 4
 ENOUGH_LAPS = 3
@@ -63,12 +64,6 @@ def timeline(lap: Lap) -> list[Piece]:
     return pieces
 
 
-def wall_seconds(metrics: Metrics) -> float:
-    """Return prefill, the drafter's prefill and decoding together."""
-    prefill = metrics.prefill_seconds + metrics.proposer_prefill_seconds
-    return prefill + metrics.decode_seconds
-
-
 def standing(lanes: Sequence[Lane], laps: Sequence[Sequence[Lap]]) -> list[dict[str, Any]]:
     """Return every lane's figures; laps [lane][repeat], fewer where the race was stopped.
 
@@ -105,7 +100,7 @@ def _lane(lane: Lane, laps: Sequence[Lap]) -> dict[str, Any]:
     if not laps:
         return blank
     counts = [fold(lap) for lap in laps]
-    walls = [wall_seconds(each) for each in counts]
+    walls = [each.wall_seconds for each in counts]
     middle = walls.index(statistics.median_low(walls))
     shown = counts[middle]
     return {
@@ -128,7 +123,7 @@ def _against(own: Sequence[Lap], plain: Sequence[Lap]) -> dict[str, Any]:
     told: dict[str, Any] = {"verdict": verdict(own[0], plain[0])}
     # Other tokens are other work: their wall clocks cannot be compared, the pace of decoding can.
     if all(a.num_emitted == b.num_emitted for a, b in pairs):
-        told["speed_up"] = spread([wall_seconds(b) / wall_seconds(a) for a, b in pairs])
+        told["speed_up"] = spread([b.wall_seconds / a.wall_seconds for a, b in pairs])
     rates = [
         a.tokens_per_second / b.tokens_per_second
         for a, b in pairs
@@ -144,9 +139,7 @@ def verdict(own: Lap, plain: Lap) -> dict[str, Any]:
     ids, others = _ids(own), _ids(plain)
     if ids is None or others is None:
         return {"code": "race.unfinished", "facts": {}}
-    place = next((i for i, (a, b) in enumerate(zip(ids, others, strict=False)) if a != b), None)
-    if place is None and len(ids) != len(others):
-        place = min(len(ids), len(others))
+    place = first_difference(ids, others)
     if place is None:
         return {"code": "race.identical", "facts": {"tokens": len(ids)}}
     if started is not None and started.settings.temperature > 0:

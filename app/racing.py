@@ -15,13 +15,14 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any
 
-from app import pump, visit
+from app import pump
 from app.form import Form
 from app.race import Lane, Lap, order, standing
-from app.session import Session, unexpected
+from app.saying import Status, say
+from app.session import Session
 from app.shown import Shown
-from app.visit import Status, Visit
-from engine.errors import PlaygroundError
+from app.turn import Cancelled, in_turn
+from app.visit import Visit, diverged, examine
 from engine.events import Finished
 
 WARM_UP_TOKENS = 6
@@ -45,35 +46,21 @@ def message(status: Status, lanes: Sequence[dict[str, Any]] | None, *, play: boo
 async def run_race(session: Session, state: Visit, entry: Entry) -> AsyncGenerator[str, None]:
     """Race; a newer ticket of the visit ends it."""
     state.arm(None)
-    ticket = state.ticket
-    pair = entry.forms[0].pair
-    try:
-        place = session.line.join()
-        try:
-            waiting = visit.wait(session, state, ticket, pair, place)
-            async with aclosing(waiting) as statuses:
-                async for status in statuses:
-                    yield message(status, None)
-            if state.ticket != ticket:
-                yield message(visit.say("stopped"), None)
-                return
-            for form in entry.forms:
-                session.check(form)
-            async with aclosing(_laps(session, state, ticket, entry)) as messages:
-                async for text in messages:
-                    yield text
-        finally:
-            session.line.leave(place)
-    except PlaygroundError as error:
-        yield message(visit.say_error(error), None)
-    except Exception as error:  # whatever broke, the page says so and stays alive
-        yield message(visit.say_error(unexpected(error)), None)
+
+    def laps(cancelled: Cancelled) -> AsyncGenerator[str, None]:
+        return _laps(session, state, entry, cancelled)
+
+    async with aclosing(in_turn(session, state, entry.forms[0].pair, laps)) as answers:
+        async for answer in answers:
+            yield answer if isinstance(answer, str) else message(answer, None)
 
 
 async def _laps(
-    session: Session, state: Visit, ticket: int, entry: Entry
+    session: Session, state: Visit, entry: Entry, cancelled: Cancelled
 ) -> AsyncGenerator[str, None]:
     forms = entry.forms
+    for form in forms:
+        session.check(form)
     lanes = [
         Lane(
             form.method,
@@ -84,9 +71,9 @@ async def _laps(
         for form in forms
     ]
     laps: list[list[Lap]] = [[] for _ in forms]
-    yield message(visit.say("race.warming"), standing(lanes, laps))
+    yield message(say("race.warming"), standing(lanes, laps))
     for form in forms:
-        await _lap(session, state, ticket, _short(form))
+        await _lap(session, _short(form), cancelled)
     for repeat in range(entry.repeats):
         for lane in order(len(forms), repeat):
             facts = {
@@ -94,30 +81,23 @@ async def _laps(
                 "repeat": repeat + 1,
                 "repeats": entry.repeats,
             }
-            yield message(visit.say("race.running", **facts), standing(lanes, laps))
-            lap = await _lap(session, state, ticket, forms[lane])
+            yield message(say("race.running", **facts), standing(lanes, laps))
+            lap = await _lap(session, forms[lane], cancelled)
             last = lap[-1] if lap else None
-            if state.ticket != ticket or not isinstance(last, Finished):
-                yield message(visit.say("race.stopped"), standing(lanes, laps), play=any(laps))
+            if cancelled() or not isinstance(last, Finished):
+                yield message(say("race.stopped"), standing(lanes, laps), play=any(laps))
                 return
             laps[lane].append(lap)
     told = standing(lanes, laps)
-    await _keep(session, state, ticket, told, laps)
-    yield message(visit.say("race.over", repeats=entry.repeats), told, play=True)
+    await _keep(session, state, told, laps, cancelled)
+    yield message(say("race.over", repeats=entry.repeats), told, play=True)
 
 
-async def _lap(session: Session, state: Visit, ticket: int, form: Form) -> Lap:
+async def _lap(session: Session, form: Form, cancelled: Cancelled) -> Lap:
     """Run one lane once, to its end or to a stop."""
-
-    def cancelled() -> bool:
-        return state.ticket != ticket
-
-    events: list[Any] = []
-    source = pump.batches(lambda stop: session.events(form, form.method, stop), cancelled)
-    async with aclosing(source) as batches:
-        async for batch in batches:
-            events += batch
-    return tuple(events)
+    source = pump.each(lambda stop: session.events(form, form.method, stop), cancelled)
+    async with aclosing(source) as events:
+        return tuple([event async for event in events])
 
 
 def _short(form: Form) -> Form:
@@ -129,9 +109,9 @@ def _short(form: Form) -> Form:
 async def _keep(
     session: Session,
     state: Visit,
-    ticket: int,
     told: Sequence[dict[str, Any]],
     laps: Sequence[Sequence[Lap]],
+    cancelled: Cancelled,
 ) -> None:
     """Let Inspect look at a lane beside the plain one: one that diverged, else the fastest."""
     plain = next((i for i, each in enumerate(told) if each["method"] == "plain"), None)
@@ -140,8 +120,8 @@ async def _keep(
         return
     baseline = laps[plain][0] if plain is not None else ()
     runs = {i: Shown(laps[i][0], baseline) for i in drafting}
-    best = min(drafting, key=lambda i: (not visit.parted(runs[i]), told[i]["place"]))
+    best = min(drafting, key=lambda i: (not diverged(runs[i]), told[i]["place"]))
     shown = runs[best]
-    if visit.parted(shown):
-        shown = await visit.examine(session, state, ticket, shown)
+    if diverged(shown):
+        shown = await examine(session, shown, cancelled)
     state.keep(shown)

@@ -13,6 +13,7 @@ from __future__ import annotations
 import dataclasses
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -115,7 +116,7 @@ class Session:
     ) -> None:
         self.catalog = catalog.load()
         self.line = Line()
-        self._load = load or _load_with_engine
+        self._load = load or load_with_engine
         self._device = device
         self._recording = recording
         self._loadings: dict[str, Loading] = {}
@@ -166,18 +167,10 @@ class Session:
 
     def events(self, form: Form, method: str, cancelled: Callable[[], bool]) -> Iterator[Event]:
         """Yield the events of a run, once its pair is loaded and the engine is free."""
-        loading = self.loading(form.pair)
-        if loading is None or loading.pair is None:
-            raise ValueError(f"pair {form.pair!r} is not loaded")
-        # A stopped run still finishes its round; the next one waits for it here.
-        while not self._engine.acquire(timeout=0.05):
-            if cancelled():
-                return
-        try:
-            settings = _settings(form, method)
-            yield from loading.pair.run(method, form.prompt, settings, cancelled=cancelled)
-        finally:
-            self._engine.release()
+        with self._engine_of(form.pair, cancelled) as pair:
+            if pair is not None:
+                settings = _settings(form, method)
+                yield from pair.run(method, form.prompt, settings, cancelled=cancelled)
 
     def measure(
         self,
@@ -190,15 +183,23 @@ class Session:
         **options: Any,
     ) -> Iterator[Measured]:
         """Yield what an instrument measured, once the pair is loaded and the engine is free."""
+        with self._engine_of(pair_id, cancelled) as pair:
+            if pair is not None:
+                yield pair.measure(kind, method, prompt, settings, cancelled=cancelled, **options)
+
+    @contextmanager
+    def _engine_of(self, pair_id: str, cancelled: Callable[[], bool]) -> Iterator[Pair | None]:
+        """Keep the engine for one user of a loaded pair; None when that was cancelled first."""
         loading = self.loading(pair_id)
         if loading is None or loading.pair is None:
             raise ValueError(f"pair {pair_id!r} is not loaded")
+        # A stopped run still finishes its round; the next one waits for it here.
         while not self._engine.acquire(timeout=0.05):
             if cancelled():
+                yield None
                 return
         try:
-            measure = loading.pair.measure
-            yield measure(kind, method, prompt, settings, cancelled=cancelled, **options)
+            yield loading.pair
         finally:
             self._engine.release()
 
@@ -245,10 +246,16 @@ def _settings(form: Form, method: str) -> Settings:
     return form.settings
 
 
-def _load_with_engine(
+def load_with_engine(
     pair_id: str, *, device: str | None, report: Callable[[Progress], None]
 ) -> Pair:
+    """Load a pair as the page does, and leave a core to the browser that draws it."""
+    from gradio.utils import get_space
+
     from engine.runtime import load_pair  # torch comes with it: seconds, so never at import
 
-    pair: Pair = load_pair(pair_id, device=device, report=report)
+    # On one's own machine the browser draws on the same cores, and threads that wait for one which
+    # is taken away wait at every step. On a Space the browser is elsewhere.
+    spare = 0 if get_space() else 1
+    pair: Pair = load_pair(pair_id, device=device, report=report, spare_cores=spare)
     return pair

@@ -50,7 +50,6 @@ class Wording:
             gr.Button, lambda say: {"value": say(f"button.{name}")}, elem_id=name, **options
         )
 
-    def dictionary(self, widget: Any) -> Any:
-        """Keep a widget's `words` the whole dictionary: it words its messages in the browser."""
+    def dictionary(self, widget: Any) -> None:
+        """Keep a widget's `words` the whole dictionary; the browser hands it to all others."""
         self._worded.append((widget, lambda language: {"words": dict(i18n.words(language))}))
-        return widget

@@ -141,7 +141,7 @@ function heading() {
 }
 
 function drawView() {
-  if (!view.isConnected || view.offsetParent === null) return;
+  if (!view.isConnected || view.offsetParent === null || !("language.tag" in words)) return;
   const key = JSON.stringify([props.value, words["language.tag"], isDark(), Boolean(Plotly)]);
   if (key === drawnKey) return;
   drawnKey = key;
@@ -153,7 +153,7 @@ function drawView() {
 }
 
 watch("value", drawView);
-watch("words", () => { words = props.words; drawView(); });
+onWords(drawView);
 new MutationObserver(drawView).observe(document.body, { attributeFilter: ["class"] });
 new IntersectionObserver(drawView).observe(view);
 loadPlotly().then(drawView);

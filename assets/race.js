@@ -180,6 +180,5 @@ function take() {
 }
 
 watch("value", take);
-watch("words", () => { words = props.words; drawWords(); });
-drawWords();
+onWords(drawWords);
 take();

@@ -274,7 +274,10 @@ function drawFoot() {
   if (n && now.rested) parts.push(restedText(n));
   const where = (now && now.where) || {};
   if (now && now.bit_identical) parts.push(word("foot.identical"));
-  if (where.device) parts.push(say({ code: "foot.where", facts: where, plain: where.device }));
+  if (where.device) {
+    const code = where.threads === "1" ? "foot.where.one" : "foot.where";
+    parts.push(say({ code, facts: where, plain: where.device }));
+  }
   if (where.drafters) parts.push(fill(word("foot.drafters"), { dtype: where.drafters }));
   $("foot").replaceChildren(...parts.map((part) => make("span", "", part)));
   $("foot").title = Object.entries(where).map((pair) => pair.join(": ")).join("\n");
@@ -348,7 +351,6 @@ function take() {
 }
 
 watch("value", take);
-watch("words", () => { words = props.words; drawWords(); });
 window.addEventListener("resize", () => { if (shown && shown.isConnected) place(shown); });
-drawWords();
+onWords(drawWords);
 take();

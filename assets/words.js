@@ -1,9 +1,19 @@
 // What every component of the page shares: words, numbers and nodes. Gradio runs the parts of a
 // component in order and as one function, which is given `element`, `props` and `watch`. Contract:
-// model text reaches the page through textContent only; all sentences come from props.words, the
-// dictionary of a language.
+// model text reaches the page through textContent only; all sentences come from `words`, the
+// dictionary of a language. The page has it once: the component that got it in its props hands it on.
 
-let words = props.words;
+let words = props.words ?? window.dlWords ?? {};
+
+// Calls `draw` as soon as there are words, and whenever the language changes.
+function onWords(draw) {
+  window.addEventListener("dl-words", () => { words = window.dlWords; draw(); });
+  const share = () => {
+    window.dlWords = props.words;
+    window.dispatchEvent(new Event("dl-words"));
+  };
+  if (props.words) { watch("words", share); share(); } else if (window.dlWords) draw();
+}
 
 function word(key) { return words[key] ?? key; }
 

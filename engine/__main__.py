@@ -34,8 +34,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _generate(options: argparse.Namespace) -> int:
     """Print the text of one run; optionally its events and its statistics."""
+    from engine.checks import check_request
     from engine.metrics import Metrics
-    from engine.runtime import check_request, load_pair
+    from engine.runtime import load_pair
     from engine.trace import write
 
     settings = Settings(

@@ -19,7 +19,7 @@ from torch import Tensor
 from transformers import AutoConfig, LlamaConfig, LlamaForCausalLM
 
 from engine import catalog
-from engine.device import use_all_cores
+from engine.device import use_cores
 from engine.errors import PlaygroundError
 from engine.models.lean import LeanLlama, supports
 from engine.models.linear import Apply
@@ -54,7 +54,7 @@ def pass_budget(pair_id: str, *, repeats: int = 15) -> tuple[list[Parts], float]
     """
     known = catalog.load()
     folder = checkpoint_folder(known.models[known.pair(pair_id).target])
-    use_all_cores()
+    use_cores()
     config = AutoConfig.from_pretrained(folder, local_files_only=True)
     config.dtype = torch.float32
     model = LlamaForCausalLM(config) if isinstance(config, LlamaConfig) else None

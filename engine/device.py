@@ -46,11 +46,18 @@ def synchronise(device: torch.device) -> None:
         torch.mps.synchronize()
 
 
-def use_all_cores() -> int:
-    """Use every core this process may run on; return how many."""
+def use_cores(spare: int = 0) -> int:
+    """Use the cores this process may run on but `spare` ones, at least one; return how many.
+
+    Whoever set OMP_NUM_THREADS has chosen: then nothing is spared.
+    """
     if hasattr(os, "sched_getaffinity"):
         allowed = len(os.sched_getaffinity(0))
-        torch.set_num_threads(min(torch.get_num_threads(), allowed))
+    else:
+        allowed = os.cpu_count() or 1
+    if "OMP_NUM_THREADS" in os.environ:
+        spare = 0
+    torch.set_num_threads(max(1, min(torch.get_num_threads(), allowed - spare)))
     return torch.get_num_threads()
 
 

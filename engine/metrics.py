@@ -144,6 +144,11 @@ class Metrics:
         return 1 + self.num_accepted / self.num_rounds if self.num_rounds else None
 
     @property
+    def wall_seconds(self) -> float:
+        """Prefill, the drafter's prefill and decoding together."""
+        return self.prefill_seconds + self.proposer_prefill_seconds + self.decode_seconds
+
+    @property
     def tokens_per_second(self) -> float | None:
         """Decoded tokens (the prefill token excluded) per second of decoding."""
         tokens = self.num_emitted - self.num_prefill_tokens

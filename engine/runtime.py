@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
-import math
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
@@ -20,8 +19,9 @@ import torch
 import transformers
 
 from engine import catalog, instruments
+from engine.checks import check_request, empty_prompt
 from engine.decode import decode, never
-from engine.device import choose_device, processor_name, use_all_cores
+from engine.device import choose_device, processor_name, use_cores
 from engine.errors import PlaygroundError
 from engine.events import Event, Measured, Settings, Started, Verified
 from engine.memory import held_bytes
@@ -38,7 +38,6 @@ from engine.proposers.synthetic import Synthetic
 from engine.sampling import Sampler, Streams
 from engine.text import Codec
 
-LARGEST_GAMMA = 8
 MEASURE_PROMPT = "one two three one two three one two"
 
 
@@ -81,7 +80,7 @@ class LoadedPair:
         check_request(prompt, settings)
         length = len(self.codec.encode(prompt, raw=settings.raw))
         if length == 0:
-            raise _empty_prompt()
+            raise empty_prompt()
         if length >= self.target.max_length:
             raise PlaygroundError(
                 "prompt_too_long",
@@ -184,68 +183,24 @@ class LoadedPair:
         return {"draft": self.draft_name, "mtp": self.mtp_name}.get(method, "")
 
 
-def check_request(prompt: str, settings: Settings) -> None:
-    """Raise PlaygroundError for what can be refused before anything is loaded."""
-    if not prompt.strip():
-        raise _empty_prompt()
-    check_settings(settings)
-
-
-def _empty_prompt() -> PlaygroundError:
-    return PlaygroundError("empty_prompt", "The prompt is empty.", "Write something first.")
-
-
-def check_settings(settings: Settings) -> None:
-    """Raise PlaygroundError("bad_setting") for a number that no run can use."""
-    limits: tuple[tuple[str, float, float], ...] = (
-        ("gamma", 0, LARGEST_GAMMA),
-        ("max_new_tokens", 0, 1_000_000),
-        ("temperature", 0, 10),
-        ("top_k", 0, 1_000_000),
-        ("min_p", 0, 1),
-        ("seed", 0, 2**62),
-        ("alpha", 0, 1),
-        ("confidence", 0, 1),
-    )
-    for name, low, high in limits:
-        value = getattr(settings, name)
-        if not low <= value <= high:  # also false for NaN
-            raise _bad_setting(name, value, f"between {low:g} and {high:g}")
-    if not 0 < settings.top_p <= 1:
-        raise _bad_setting("top_p", settings.top_p, "above 0 and at most 1")
-    if not 0 < settings.repetition_penalty < math.inf:
-        raise _bad_setting("repetition_penalty", settings.repetition_penalty, "above 0")
-    if any(not stop for stop in settings.stop):
-        raise _bad_setting("stop", "''", "at least one character long")
-
-
-def _bad_setting(name: str, value: object, allowed: str) -> PlaygroundError:
-    return PlaygroundError(
-        "bad_setting",
-        f"{name} is {value}.",
-        f"It must be {allowed}.",
-        name=name,
-        value=value,
-        allowed=allowed,
-    )
-
-
 def load_pair(
     pair_id: str,
     *,
     device: str | None = None,
     int8: bool | None = None,
+    spare_cores: int = 0,
     report: Report = silent,
 ) -> LoadedPair:
     """Find, load, test and measure a pair of the catalogue.
 
     `int8` says whether drafters run in int8 on a CPU; None: where that measures faster.
+    `spare_cores` is how many cores are left to others, such as a browser that draws meanwhile.
     Raises PlaygroundError: unknown_pair, no_device, target_missing, bad_checksum, bad_module.
     """
     known = catalog.load()
     pair = known.pair(pair_id)
     place = choose_device(device)
-    threads = use_all_cores()
+    threads = use_cores(spare_cores)
     folder = checkpoint_folder(known.models[pair.target], report)
 
     from engine.models import identity, loader

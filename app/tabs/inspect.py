@@ -6,6 +6,7 @@ the visitor comes here or a run ends, and lets a view's button run its instrumen
 
 from __future__ import annotations
 
+import html
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -15,10 +16,10 @@ from typing import Any
 
 import gradio as gr
 
-from app import i18n
 from app.measuring import measure
 from app.page import QUIET, STREAM, Page
 from app.panel import Panel, drawn
+from app.saying import Status
 from app.session import Session
 from app.shown import Shown
 from app.tabs import log_box, traces
@@ -38,7 +39,8 @@ from app.views import (
     waterfall,
 )
 from app.views.blocks import Block, Tone, sentence
-from app.visit import Status, Visit
+from app.visit import Visit
+from app.wording import Say
 from engine import catalog
 
 
@@ -99,13 +101,14 @@ def build(page: Page, tab: gr.Tab) -> None:
     """Lay out and wire the tab."""
     panels, buttons = [], []
     opened = traces.row(page, tab)
+    page.wording.add(gr.HTML, _index, elem_id="dl-index")
     with gr.Row(elem_id="dl-inspect"):
         for place in PLACES:
             with gr.Column(
                 elem_classes="dl-place wide" if place.wide else "dl-place", min_width=300
             ):
-                panel = Panel(words=i18n.words(i18n.DEFAULT), elem_id=f"view-{place.name}")
-                panels.append(page.wording.dictionary(panel))
+                panel = Panel(elem_id=f"view-{place.name}")
+                panels.append(panel)
                 if place.kind:
                     chosen = [option.switch(page, place.kind) for option in place.options]
                     button = page.wording.button(f"measure-{place.kind}", size="sm")
@@ -117,6 +120,10 @@ def build(page: Page, tab: gr.Tab) -> None:
     def redraw(state: Visit, but: Place | None = None) -> list[str]:
         return [place.drawn(state) for place in PLACES if place is not but]
 
+    def follow(state: Visit) -> Any:
+        """Draw what a run left; whoever is elsewhere gets it on coming here."""
+        return redraw(state) if state.tab == "inspect" else [gr.skip() for _ in panels]
+
     for button, place, panel, chosen in buttons:
         run = _measure(page.session, place)
         measured = button.click(run, [page.state, *chosen], panel, **STREAM)
@@ -124,8 +131,18 @@ def build(page: Page, tab: gr.Tab) -> None:
         others = [each for each in panels if each is not panel]
         measured.then(partial(redraw, but=place), page.state, others, **QUIET)
     tab.select(redraw, page.state, panels, **QUIET)
-    page.ran.then(redraw, page.state, panels, **QUIET)
+    page.ran.then(follow, page.state, panels, **QUIET)
     opened.then(redraw, page.state, panels, **QUIET)
+
+
+def _index(say: Say) -> dict[str, Any]:
+    """Word the links to the views."""
+    links = [
+        f'<a href="#view-{place.name}">{html.escape(say(f"view.{place.name}"))}</a>'
+        for place in PLACES
+    ]
+    label = html.escape(say("inspect.index"), quote=True)
+    return {"value": f'<nav aria-label="{label}">{"".join(links)}</nav>'}
 
 
 def _measure(session: Session, place: Place) -> Callable[..., AsyncGenerator[str, None]]:

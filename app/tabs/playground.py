@@ -19,6 +19,7 @@ from app import i18n, permalink, visit
 from app.controls import FIELDS, MORE_NUMBERS, Controls, default_method, method_choices
 from app.form import read_form
 from app.page import QUIET, STREAM, Page
+from app.saying import say, say_error, say_loading
 from app.session import Loading, Session
 from app.token_strip import TokenStrip
 from app.visit import Visit
@@ -32,7 +33,7 @@ def build(page: Page, tab: gr.Tab) -> None:
         with gr.Column(elem_id="dl-controls", scale=0, min_width=320):
             controls.form()
         with gr.Column(elem_id="dl-stage", scale=1, min_width=320):
-            empty = visit.message(visit.say("empty"))
+            empty = visit.message(say("empty"))
             strip = TokenStrip(empty, words=i18n.words(i18n.DEFAULT), elem_id="strip")
     page.wording.dictionary(strip)
     page.strip = strip
@@ -65,9 +66,9 @@ class Handlers:
             form = read_form(**dict(zip(FIELDS, values, strict=True)))
             self.session.check(form)
         except PlaygroundError as error:
-            return visit.message(visit.say_error(error))
+            return visit.message(say_error(error))
         state.arm(form)
-        return visit.message(visit.say("waiting"))
+        return visit.message(say("waiting"))
 
     async def run(self, state: Visit) -> AsyncGenerator[Any, None]:
         """Run what was armed; without that, do nothing."""
@@ -77,7 +78,7 @@ class Handlers:
     def stop(self, state: Visit) -> str:
         """End the visitor's run, also one that still waits."""
         state.arm(None)
-        return visit.message(visit.say("stopped"))
+        return visit.message(say("stopped"))
 
     def change_pair(self, state: Visit, pair: str) -> Any:
         """Offer the methods of another pair."""
@@ -125,7 +126,7 @@ class Handlers:
         said = permalink.complaint(permalink.check(query, self._methods))
         if said is not None:
             return visit.message(said)
-        return visit.message(visit.say("link.copied"), link=query)
+        return visit.message(say("link.copied"), link=query)
 
     @property
     def _methods(self) -> permalink.Methods:
@@ -151,14 +152,14 @@ class Handlers:
 
 def model_line(language: str, loading: Loading | None) -> str:
     """Return what is loaded and how far, as escaped HTML."""
-    say = partial(i18n.text, language)
+    text = partial(i18n.text, language)
     if loading is None:
-        state, line = "idle", say("model.idle")
+        state, line = "idle", text("model.idle")
     elif loading.error is not None:
         state, line = "error", i18n.error_text(language, loading.error)
     elif loading.pair is not None:
-        state, line = "ready", say("model.ready")
+        state, line = "ready", text("model.ready")
     else:
-        facts = visit.say_loading(loading)["facts"]
-        state, line = "loading", say("model.loading", **facts)
+        facts = say_loading(loading)["facts"]
+        state, line = "loading", text("model.loading", **facts)
     return f'<div class="dl-model {state}">{html.escape(line.strip())}</div>'

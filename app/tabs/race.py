@@ -5,20 +5,19 @@ Contract: `build` lays the tab out and wires it; `app.racing` runs, `RaceStrip` 
 
 from __future__ import annotations
 
-import json
 from collections.abc import AsyncGenerator, Callable
 from functools import partial
 from typing import Any
 
 import gradio as gr
 
-from app import i18n, visit
-from app.controls import DEFAULT_PRESET, NUMBERS
+from app.controls import NUMBERS, prompt_box
 from app.form import Form, read_form
 from app.page import QUIET, STREAM, Page
 from app.race import MOST_LANES
 from app.race_strip import RaceStrip
 from app.racing import Entry, message, run_race
+from app.saying import say_error
 from app.session import Session
 from app.visit import Visit
 from app.wording import Say
@@ -40,8 +39,7 @@ def build(page: Page, tab: gr.Tab) -> None:
                 start = page.wording.button("race-run", variant="primary")
                 stop = page.wording.button("race-stop")
         with gr.Column(elem_id="dl-race-stage", scale=1, min_width=320):
-            strip = RaceStrip(words=i18n.words(i18n.DEFAULT), elem_id="race-strip")
-            page.wording.dictionary(strip)
+            strip = RaceStrip(elem_id="race-strip")
     start.click(_start(page.session), [page.state, *values], strip, **STREAM)
     stop.click(_stop, page.state, None, **QUIET)
 
@@ -49,27 +47,7 @@ def build(page: Page, tab: gr.Tab) -> None:
 def _form(page: Page) -> list[Any]:
     """Lay the fields out: prompt, lanes, numbers, repeats."""
     wording, session = page.wording, page.session
-    presets = session.catalog.presets
-    prompt = wording.add(
-        gr.Textbox,
-        lambda say: {"label": say("label.prompt"), "placeholder": say("prompt.placeholder")},
-        value=presets[DEFAULT_PRESET].prompt,
-        lines=3,
-        max_lines=3,
-        elem_id="race-prompt",
-        interactive=True,
-    )
-    with gr.Row(elem_id="race-presets", elem_classes="chips"):
-        for preset in presets.values():
-            chip = wording.add(
-                gr.Button,
-                partial(_named, f"preset.{preset.id}"),
-                elem_classes="chip",
-                size="sm",
-                min_width=0,
-            )
-            js = f"() => {json.dumps(preset.prompt)}"
-            chip.click(None, outputs=prompt, js=js, **QUIET)
+    prompt = prompt_box(session, wording, lines=3, before="race-")
     methods = session.methods(session.default_pair)
     lanes: list[Any] = []
     for number in range(MOST_LANES):
@@ -137,10 +115,6 @@ def _labelled(key: str, say: Say) -> dict[str, Any]:
     return {"label": say(key)}
 
 
-def _named(key: str, say: Say) -> dict[str, Any]:
-    return {"value": say(key)}
-
-
 def read_entry(session: Session, prompt: str, repeats: int, *values: Any) -> Entry:
     """Return the race that the widgets ask for.
 
@@ -175,7 +149,7 @@ def _start(session: Session) -> Callable[..., AsyncGenerator[str, None]]:
         try:
             entry = read_entry(session, *values)
         except PlaygroundError as error:
-            yield message(visit.say_error(error), None)
+            yield message(say_error(error), None)
             return
         async for text in run_race(session, state, entry):
             yield text

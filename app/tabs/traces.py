@@ -17,9 +17,10 @@ from typing import Any
 
 import gradio as gr
 
-from app import i18n, replay, tables, visit
+from app import replay, tables, visit
 from app.page import QUIET, STREAM, Page
 from app.panel import Panel, drawn
+from app.saying import say_error
 from app.shown import Shown, shown_of
 from app.views import what
 from app.views.blocks import Block
@@ -48,8 +49,7 @@ SAVE = """(file) => {
 
 def row(page: Page, tab: gr.Tab) -> Any:
     """Lay the row out and wire it; return the event after a file was opened."""
-    panel = Panel(words=i18n.words(i18n.DEFAULT), elem_id="view-shown")
-    page.wording.dictionary(panel)
+    panel = Panel(elem_id="view-shown")
     with gr.Row(elem_id="dl-traces"):
         upload = page.wording.add(
             gr.UploadButton,
@@ -108,7 +108,7 @@ def file_name(shown: Shown, ending: str, today: datetime.date) -> str:
 
 def said(error: PlaygroundError) -> Block:
     """Return an error as a block."""
-    return {**visit.say_error(error), "kind": "sentence", "tone": "warn"}
+    return {**say_error(error), "kind": "sentence", "tone": "warn"}
 
 
 def _save(file: gr.DownloadButton, ending: str) -> Callable[[Visit], tuple[str | None, str]]:

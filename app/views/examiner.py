@@ -12,15 +12,7 @@ from typing import Any, cast
 from app.shown import Shown
 from app.views.blocks import Block, Tone, column, pieces, sentence, significant, table, visible
 from engine.events import Event, Measured, Prefilled, Started, Verified
-
-
-def first_difference(a: Sequence[int], b: Sequence[int]) -> int | None:
-    """Return the first place where two texts differ or one of them ends; None if they are equal."""
-    if list(a) == list(b):
-        return None
-    pairs = zip(a, b, strict=False)
-    parted = next((i for i, (one, other) in enumerate(pairs) if one != other), None)
-    return min(len(a), len(b)) if parted is None else parted
+from engine.prefix import first_difference
 
 
 def token_ids(events: Sequence[Event]) -> list[int]:

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from engine.events import Settings
+from engine.prefix import common_prefix, parted
 from engine.sampling import Sampler
 
 if TYPE_CHECKING:
@@ -37,9 +38,9 @@ def measure(
     Raises ValueError when they do not differ within their common length.
     """
     a, b = token_ids
-    place = first_difference(a, b)
-    if place is None or place >= min(len(a), len(b)):
+    if not parted(a, b):
         raise ValueError("the texts do not part")
+    place = common_prefix(a, b)
     width = max(settings.gamma, 1) + 1
     context = [*pair.codec.encode(prompt, raw=settings.raw), *a[:place]]
     one, wide = _read_both(pair, context, list(b[place:]), width, Sampler(settings))
@@ -64,14 +65,6 @@ def measure(
         "dtype": pair.where.get("dtype", "float32"),
         "verdict": "tie" if tie else "fault",
     }
-
-
-def first_difference(a: Sequence[int], b: Sequence[int]) -> int | None:
-    """Return the first place where two sequences differ (a missing end counts); None if equal."""
-    for place, (left, right) in enumerate(zip(a, b, strict=False)):
-        if left != right:
-            return place
-    return None if len(a) == len(b) else min(len(a), len(b))
 
 
 @torch.inference_mode()

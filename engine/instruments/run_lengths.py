@@ -22,6 +22,7 @@ from torch import Tensor
 from engine.errors import PlaygroundError
 from engine.events import Event, Finished, Settings, Verified
 from engine.policy import WIDEST, Fixed, Policy, policy_for
+from engine.prefix import common_prefix
 from engine.proposers.base import Context, Proposer
 from engine.sampling import Sampler, Streams
 
@@ -138,7 +139,7 @@ class Road:
             if self.cancelled():
                 break
             draft = ask(place, LONGEST)
-            lengths.append(common(draft, self.text[place + 1 :]))
+            lengths.append(common_prefix(draft, self.text[place + 1 :]))
             proposed.append(len(draft))
         return lengths, proposed
 
@@ -152,7 +153,7 @@ class Road:
             room = min(self.settings.max_new_tokens - place - 2, self.max_length - known)
             gamma = max(0, min(policy.next_gamma(), room))
             draft = ask(place, gamma) if gamma else []
-            accepted = common(draft, self.text[place + 1 :])
+            accepted = common_prefix(draft, self.text[place + 1 :])
             policy.observe(len(draft), accepted)
             rounds.append([gamma, len(draft), accepted])
             place += accepted + 1
@@ -183,12 +184,6 @@ class _Asker:
 def _ends(prompt: int, last: int) -> list[int]:
     """Return where passes end that read the prompt at once and what follows piece by piece."""
     return [*range(prompt, last, WIDEST), last] if last else []
-
-
-def common(draft: Sequence[int], text: Sequence[int]) -> int:
-    """Return how many leading tokens agree."""
-    pairs = zip(draft, text, strict=False)
-    return next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(draft), len(text)))
 
 
 def _rounds(events: Sequence[Event]) -> list[list[int]]:

@@ -14,6 +14,8 @@ from typing import Literal, Protocol
 import torch
 from torch import Tensor
 
+from engine.prefix import common_prefix
+
 Tap = Literal["final"] | int
 """A place where hidden states can be read: after the final norm, or after layer n."""
 
@@ -62,14 +64,6 @@ class LanguageModel(Protocol):
     def forget(self) -> None:
         """Drop the cache: the next read starts cold."""
         ...
-
-
-def common_prefix(held: Sequence[int], token_ids: Sequence[int]) -> int:
-    """Return how many leading tokens two sequences share."""
-    shorter = min(len(held), len(token_ids))
-    if held[:shorter] == token_ids[:shorter]:  # the usual case, at C speed
-        return shorter
-    return next(i for i in range(shorter) if held[i] != token_ids[i])
 
 
 def num_kept(held: Sequence[int], token_ids: Sequence[int], *, want: int, features: int) -> int:

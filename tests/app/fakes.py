@@ -37,6 +37,8 @@ STORY = (
     "```python\ndef second(numbers):\n    return sorted(set(numbers))[-2]\n```\n"
     "That is all there is to it."
 )
+UNTIL_STOPPED = "until it is stopped"
+"""A prompt with these words has two rounds and waits; a stop ends it after the third."""
 
 
 def tokens_of(text: str) -> list[Token]:
@@ -171,7 +173,7 @@ class FakePair:
     id: str = "smollm2"
     methods: tuple[str, ...] = ("plain", "mtp", "draft", "lookup")
     text: str = STORY
-    pause: float = 0.04
+    pause: float = 0.02
     slow_method: str = "lookup"
     alive: int = 0
     most_alive: int = 0
@@ -236,6 +238,9 @@ class FakePair:
             if cancelled():
                 out.end("cancelled")
                 break
+            if index == 2 and UNTIL_STOPPED in prompt:
+                while not cancelled():
+                    time.sleep(0.01)
             gamma = 0 if settings.adaptive and index % 4 == 3 else settings.gamma
             yield from self._round(index, method, gamma, rest, out)
             index += 1

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.app.conftest import Site
+from tests.app.fakes import UNTIL_STOPPED
 
 pytestmark = pytest.mark.browser
 
@@ -100,7 +101,7 @@ def test_model_text_stays_text(page: Any, toy_site: Site) -> None:
 def test_stop_ends_the_engine_and_says_so(page: Any, toy_site: Site) -> None:
     visit(page, toy_site)
     pair = toy_site.loader.pair
-    page.fill("#prompt textarea", "stop me")
+    page.fill("#prompt textarea", UNTIL_STOPPED)
     page.click("#run")
     wait_said(page, "First the baseline")
     page.click("#stop")
@@ -113,11 +114,11 @@ def test_stop_ends_the_engine_and_says_so(page: Any, toy_site: Site) -> None:
 def test_closing_the_page_ends_the_engine(page: Any, toy_site: Site) -> None:
     visit(page, toy_site)
     pair = toy_site.loader.pair
-    page.fill("#prompt textarea", "leave me")
+    page.fill("#prompt textarea", f"leave, {UNTIL_STOPPED}")
     page.click("#run")
     wait_said(page, "First the baseline")
     page.goto("about:blank")
-    deadline = time.monotonic() + 3
+    deadline = time.monotonic() + 10
     while pair.alive and time.monotonic() < deadline:
         time.sleep(0.05)
     assert pair.alive == 0

@@ -11,6 +11,7 @@ from app.run_view import RunView
 from engine import trace
 from engine.events import Started
 from tests.app.conftest import Site
+from tests.app.fakes import UNTIL_STOPPED
 from tests.app.test_browser import run_to_the_end, value, visit, wait_said
 
 pytestmark = pytest.mark.browser
@@ -175,8 +176,9 @@ def test_a_new_run_wins_over_the_player(page: Any, toy_site: Site) -> None:
 def test_a_stopped_run_can_be_stepped_through(page: Any, toy_site: Site) -> None:
     opened(page, toy_site)
     page.locator("#compare input").uncheck()
-    page.fill("#prompt textarea", "stop and step")
+    page.fill("#prompt textarea", f"go on {UNTIL_STOPPED}")
     page.click("#run")
+    wait_said(page, "Decoding")  # until then the rows are the recording's
     page.wait_for_selector("#strip .dl-row[data-round='1']")
     page.click("#stop")
     wait_said(page, "Stopped after")

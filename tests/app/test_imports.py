@@ -30,7 +30,7 @@ def test_app_never_imports_torch() -> None:
 
 def test_only_the_session_opens_the_door_to_the_runtime() -> None:
     names = ("catalog", "errors", "events", "metrics", "books", "ledger", "trace", "policy")
-    more = ("foreign_logs", "foreign_record", "replay", "theory")
+    more = ("foreign_logs", "foreign_record", "prefix", "replay", "theory")
     pure = {f"engine.{name}" for name in (*names, *more)}
     for path in (ROOT / "app").rglob("*.py"):
         inside = {name for name in imported(path) if name.startswith("engine.")}

@@ -384,13 +384,6 @@ def test_the_lab_says_at_which_temperature_it_drew() -> None:
 # --- examiner ---
 
 
-def test_the_first_difference_is_where_ids_or_ends_differ() -> None:
-    assert examiner.first_difference([1, 2, 3], [1, 2, 3]) is None
-    assert examiner.first_difference([1, 2, 3], [1, 5, 3]) == 1
-    assert examiner.first_difference([1, 2], [1, 2, 3]) == 2
-    assert examiner.first_difference([], []) is None
-
-
 def test_the_same_ids_are_called_identical_with_their_number() -> None:
     run = shown()
     assert fact(examiner.view(run), "examiner.identical")["tokens"] == run.metrics.num_emitted

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from app import pump, visit
+from app import pump, saying, visit
 from app.session import Session
 from app.visit import Visit
 from engine.errors import PlaygroundError
@@ -178,7 +178,7 @@ def test_a_stop_leaves_the_line_at_once() -> None:
 def test_an_error_names_its_field(changes: dict[str, Any], field: str) -> None:
     with pytest.raises(PlaygroundError) as caught:
         read(**changes)
-    assert visit.say_error(caught.value)["field"] == field
+    assert saying.say_error(caught.value)["field"] == field
 
 
 def test_loading_is_told_and_can_be_stopped() -> None:
@@ -273,7 +273,7 @@ def test_the_confidence_cut_reaches_the_method_but_never_its_baseline() -> None:
 def test_a_bad_confidence_is_shown_at_its_field() -> None:
     with pytest.raises(PlaygroundError) as caught:
         read(confidence=2)
-    assert visit.say_error(caught.value)["field"] == "confidence"
+    assert saying.say_error(caught.value)["field"] == "confidence"
 
 
 def test_runs_of_the_method_are_kept_for_comparing_and_baselines_and_stops_are_not() -> None:

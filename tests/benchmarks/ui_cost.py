@@ -18,13 +18,13 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, cast
 
 import httpx
 
 from app.controls import FIELDS
 from app.main import build, launch_options
-from app.session import Session
+from app.session import Session, load_with_engine
 from engine import catalog
 from engine.events import Event, Settings
 
@@ -150,15 +150,16 @@ def measure(
     return ratios
 
 
-def load(toy: bool) -> Clocked:
-    """Load what runs behind the page."""
-    if toy:
-        from tests.app.fakes import FakePair
+def load(pair_id: str, **options: Any) -> Any:
+    """Load what runs behind the page, as the page does: in its thread, with its cores."""
+    return Clocked(load_with_engine(pair_id, **options))
 
-        return Clocked(FakePair(pause=0.02))
-    from engine.runtime import load_pair
 
-    return Clocked(load_pair("smollm2"))
+def load_toy(pair_id: str, **options: Any) -> Any:
+    """Load a toy instead."""
+    from tests.app.fakes import FakePair
+
+    return Clocked(FakePair(pause=0.02))
 
 
 def main() -> None:
@@ -169,9 +170,12 @@ def main() -> None:
     parser.add_argument("--method", default="mtp")
     parser.add_argument("--toy", action="store_true", help="check this script without a model")
     args = parser.parse_args()
-    pair = load(args.toy)
-    session = Session(lambda pair_id, **_: pair)
-    session.start_loading(session.default_pair).done.wait()
+    session = Session(load_toy if args.toy else load)
+    loading = session.start_loading(session.default_pair)
+    loading.done.wait()
+    if loading.error is not None:
+        raise loading.error
+    pair = cast(Clocked, loading.pair)
     demo = build(session)
     options = {**launch_options(), "server_name": "127.0.0.1", "prevent_thread_lock": True}
     _, url, _ = demo.launch(**options)

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from engine.policy import CostAware, Costs, Fixed
+from engine.replay import RunLengths, rounds_adaptive, totals
 
 RECORD = json.loads((Path(__file__).parent / "data" / "run_lengths.json").read_text("utf-8"))
 METHODS = ("mtp", "draft", "lookup")
@@ -28,18 +29,11 @@ def costs_of(method):
 
 
 def seconds_of(text, method, policy):
-    """Replay one text as the loop would: the policy asks, the record answers, the costs count."""
+    """Replay one text: the policy asks, the record answers, the costs count."""
     lengths, proposed = text[method]
-    costs, place, seconds = costs_of(method), 0, 0.0
-    while place < text["num_tokens"] - 1:
-        room = max(RECORD["new_tokens"] - place - 2, 0)
-        gamma = min(policy.next_gamma(), room)
-        drafted = min(gamma, proposed[place])
-        accepted = min(lengths[place], drafted)
-        policy.observe(drafted, accepted)
-        seconds += costs.round_seconds(drafted) + (costs.draft_start if gamma > drafted else 0)
-        place += accepted + 1
-    return seconds
+    run_map = RunLengths(tuple(lengths), tuple(proposed), LARGEST, RECORD["new_tokens"])
+    played = rounds_adaptive(run_map, policy)
+    return totals(run_map.num_decoded, played, costs_of(method)).seconds
 
 
 def speeds(method, new_policy):

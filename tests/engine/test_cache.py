@@ -7,10 +7,11 @@ from hypothesis import strategies as st
 from transformers import MistralConfig, MistralForCausalLM, Qwen3NextConfig, Qwen3NextForCausalLM
 
 from engine.errors import PlaygroundError
-from engine.models.base import common_prefix, num_kept
+from engine.models.base import num_kept
 from engine.models.cache import crop_cache_for
 from engine.models.hf import HFModel
 from engine.models.toy import ToyModel
+from engine.prefix import common_prefix
 from tests.engine.tiny import VOCAB, llama
 
 LAYERS = 2

@@ -3,7 +3,7 @@ import os
 import pytest
 import torch
 
-from engine.device import choose_device, peak_memory_gb, synchronise, use_all_cores
+from engine.device import choose_device, peak_memory_gb, synchronise, use_cores
 from engine.errors import PlaygroundError
 
 
@@ -28,14 +28,30 @@ def test_a_cpu_is_always_in_step():
     assert synchronise(torch.device("cpu")) is None
 
 
-def test_threads_never_exceed_the_cores_that_are_allowed(monkeypatch):
+@pytest.fixture
+def four_threads(monkeypatch):
+    """Torch as it starts on four cores, two of which are allowed, and nobody chose a number."""
     before = torch.get_num_threads()
-    try:
-        torch.set_num_threads(4)
-        monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1}, raising=False)
-        assert use_all_cores() == torch.get_num_threads() == 2
-    finally:
-        torch.set_num_threads(before)
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1}, raising=False)
+    torch.set_num_threads(4)
+    yield
+    torch.set_num_threads(before)
+
+
+def test_threads_never_exceed_the_cores_that_are_allowed(four_threads):
+    assert use_cores() == torch.get_num_threads() == 2
+
+
+def test_a_core_is_spared_once_and_never_the_last_one(four_threads):
+    assert use_cores(spare=1) == 1
+    assert use_cores(spare=1) == 1
+    assert use_cores(spare=7) == 1
+
+
+def test_whoever_chose_the_number_of_threads_gets_it(four_threads, monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")
+    assert use_cores(spare=1) == 2
 
 
 def test_peak_memory_is_in_gigabytes():

@@ -11,7 +11,7 @@ ENGINE = Path(__file__).resolve().parents[2] / "engine"
 FILES = sorted(ENGINE.rglob("*.py"))
 PURE = {
     *("events", "trace", "sound", "typed", "metrics", "books", "ledger", "theory", "catalog"),
-    *("preflight", "errors", "foreign_logs", "foreign_record", "replay"),
+    *("preflight", "errors", "foreign_logs", "foreign_record", "prefix", "replay"),
 }
 LIGHT = "engine.models.source"  # not pure, but what it imports at its top is
 PAGE = {"app", "gradio", "plotly", "pandas", "matplotlib"}

@@ -11,7 +11,7 @@ import torch
 from engine import instruments
 from engine.errors import PlaygroundError
 from engine.events import Measured, Settings, Started
-from engine.instruments import canary, divergence, lab, run_lengths
+from engine.instruments import canary, lab, run_lengths
 from engine.instruments.rules import RULES
 from engine.trace import decode_record, encode_record
 from engine.verify import verify
@@ -172,12 +172,6 @@ def test_equal_texts_have_nothing_to_examine():
     assert right == same
     with pytest.raises(ValueError, match="do not part"):
         measured("divergence", token_ids=(right, same))
-
-
-def test_the_first_difference_may_be_a_missing_end():
-    assert divergence.first_difference([1, 2], [1, 3]) == 1
-    assert divergence.first_difference([1, 2], [1, 2, 3]) == 2
-    assert divergence.first_difference([1], [1]) is None
 
 
 # --- the losslessness lab ---
