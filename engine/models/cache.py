@@ -1,36 +1,43 @@
-"""The one file that knows how a library version keeps and crops its cache.
+"""The one file that knows how a library version keeps and takes back what a model has read.
 
-Contract: `CropCache` holds keys and values of a model with pure attention. `crop(length)` drops
-what lies behind `length`, exactly. Models with recurrent state cannot be cropped (transformers'
-`crop` would silently leave the state as it is); `crop_cache_for` refuses them.
+Contract: `cache_for(model)` gives a cache with `rewind(length)`, which goes back to at most
+`length` positions and returns where it stands. A `CropCache` (attention only) stands exactly there.
+A `SnapshotCache` (recurrent state: Qwen3.5, Qwen3-Next, LFM2 and the like) cannot drop what its
+state has absorbed; it goes back to the last place that was `remember`ed and the caller reads the
+rest again. transformers' own `crop` would leave such a state as it is and say nothing.
+
+Words: the *state* of a recurrent layer is what it keeps of everything it has read, of fixed size.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
-from transformers.cache_utils import DynamicLayer
+from transformers.cache_utils import (
+    DummyLayer,
+    DynamicLayer,
+    DynamicSlidingWindowLayer,
+    LinearAttentionCacheLayerMixin,
+)
 
 from engine.errors import PlaygroundError
 
 _FIRST_CAPACITY = 256
+_STATES = ("conv_states", "recurrent_states")
 
 
 class CropCache:
     """A growing key-value cache that can be cut back exactly."""
 
-    def __init__(self, config: Any) -> None:
-        cache = DynamicCache(config=config)
-        # Sliding layers forget what a rollback needs. Full ones hold it all, and the model's own
-        # mask still hides what lies outside the window.
-        self.library_cache = DynamicCache() if any(cache.is_sliding) else cache
-        self.library_cache.layers = [
-            _BufferedLayer() if type(layer) is DynamicLayer else layer
-            for layer in self.library_cache.layers
-        ]
+    replays = False
+
+    def __init__(self, config: Any | None) -> None:
+        """Make an empty one for a model's config; None: for one layer of attention."""
+        self.library_cache = _empty(config)
 
     def __len__(self) -> int:
         return int(self.library_cache.get_seq_length())
@@ -42,6 +49,96 @@ class CropCache:
             # transformers >= 5.23 wants the number to remove, negative.
             self.library_cache.crop(-surplus)
         return max(surplus, 0)
+
+    def rewind(self, length: int) -> int:
+        """Go back to `length`; return where the cache stands."""
+        self.crop(length)
+        return len(self)
+
+    def grew(self, num_tokens: int) -> None:
+        """Learn that the model has read more; the entries themselves say it here."""
+
+    def remember(self) -> None:
+        """Do nothing: every place can be gone back to."""
+
+
+class SnapshotCache:
+    """A cache with recurrent states, which can go back to one remembered place or to the start."""
+
+    replays = True
+
+    def __init__(self, config: Any) -> None:
+        self._config = config
+        self._start_over()
+
+    def __len__(self) -> int:
+        return self._length
+
+    def rewind(self, length: int) -> int:
+        """Go back to at most `length`; return where the cache stands."""
+        if length >= self._length:
+            return self._length
+        if self._snapshot is None or self._snapshot.length > length:
+            self._start_over()
+            return 0
+        surplus = self._length - self._snapshot.length
+        for layer, states in zip(self.library_cache.layers, self._snapshot.states, strict=True):
+            for name, number, saved in states:
+                getattr(layer, name)[number].copy_(saved)
+            if isinstance(layer, DynamicLayer):
+                DynamicLayer.crop(layer, -surplus)
+        self._length = self._snapshot.length
+        return self._length
+
+    def grew(self, num_tokens: int) -> None:
+        """Learn that the model has read so many more tokens."""
+        self._length += num_tokens
+
+    def remember(self) -> None:
+        """Make this the place to go back to; it replaces the one before."""
+        if self._length and (self._snapshot is None or self._snapshot.length != self._length):
+            states = [_copied(layer) for layer in self.library_cache.layers]
+            self._snapshot = _Snapshot(self._length, states)
+
+    def _start_over(self) -> None:
+        self.library_cache = _empty(self._config)
+        self._length = 0
+        self._snapshot: _Snapshot | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Snapshot:
+    """The states of every layer at one place: (attribute, number, copy)."""
+
+    length: int
+    states: list[list[tuple[str, int, Tensor]]]
+
+
+def _copied(layer: Any) -> list[tuple[str, int, Tensor]]:
+    if not isinstance(layer, LinearAttentionCacheLayerMixin):
+        return []
+    return [
+        (name, number, state.clone())
+        for name in _STATES
+        for number, state in getattr(layer, name).items()
+        if state is not None
+    ]
+
+
+def _empty(config: Any) -> DynamicCache:
+    """Return an empty cache that forgets nothing by itself.
+
+    Sliding layers drop what a rollback needs. Full ones hold it all, and the model's own mask still
+    hides what lies outside the window.
+    """
+    cache = DynamicCache(config=config)
+    if config is None:
+        cache.layers = [DynamicLayer()]
+    cache.layers = [
+        _BufferedLayer() if type(layer) in (DynamicLayer, DynamicSlidingWindowLayer) else layer
+        for layer in cache.layers
+    ]
+    return cache
 
 
 class _BufferedLayer(DynamicLayer):
@@ -83,14 +180,23 @@ class _BufferedLayer(DynamicLayer):
         self._keys, self._values = new_keys, new_values
 
 
-def crop_cache_for(model: PreTrainedModel) -> CropCache:
+def cache_for(model: PreTrainedModel) -> CropCache | SnapshotCache:
     """Return an empty cache for `model`.  Raises PlaygroundError("cannot_roll_back")."""
-    croppable = DynamicCache(config=model.config).is_croppable
-    if getattr(model, "_is_stateful", False) or not croppable:
+    layers = _empty(model.config).layers
+    known = (DynamicLayer, LinearAttentionCacheLayerMixin, DummyLayer)
+    exotic = [layer for layer in layers if not isinstance(layer, known) or _slides(layer)]
+    if exotic:
         raise PlaygroundError(
             "cannot_roll_back",
-            f"{type(model).__name__} keeps a state that cannot be rolled back.",
-            "Choose a model with attention in every layer.",
+            f"{type(model).__name__} keeps a cache ({type(exotic[0]).__name__}) that cannot be "
+            "rolled back.",
+            "Choose a model with ordinary or linear attention.",
             model=type(model).__name__,
         )
+    if any(isinstance(layer, LinearAttentionCacheLayerMixin) for layer in layers):
+        return SnapshotCache(model.config)
     return CropCache(model.config)
+
+
+def _slides(layer: Any) -> bool:
+    return isinstance(layer, DynamicSlidingWindowLayer)

@@ -1,23 +1,32 @@
 """A transformers causal model behind the `LanguageModel` protocol.
 
-Contract: see `models/base`. One sequence, one crop cache, logits only for the rows asked for. The
-model's weights are never changed here; `forget` and a new read are all it takes to start over.
+Contract: see `models/base`. One sequence, one cache, logits only for the rows asked for. The model's
+weights are never changed here; `forget` and a new read are all it takes to start over.
+
+A model with recurrent state goes back to the end of what was committed a round ago; the tokens
+accepted since then ride along in the next pass (they count in `num_forwarded`), so a rejection
+costs no pass of its own. When too many would ride along, they get one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
 from engine.models.base import Reading, Tap, num_kept
-from engine.models.cache import crop_cache_for
+from engine.models.cache import cache_for
+
+
+MOST_PENDING = 8
+"""Tokens that are read again beside new ones, at most, before they get a pass of their own."""
 
 
 class HFModel:
-    """A `LanguageModel` around any croppable `PreTrainedModel` with a language-model head."""
+    """A `LanguageModel` around any `PreTrainedModel` with a language-model head."""
 
     def __init__(self, model: PreTrainedModel) -> None:
         self.model = model.eval().requires_grad_(False)
@@ -26,7 +35,7 @@ class HFModel:
         self.max_length = int(text_config.max_position_embeddings)
         self.device = model.device
         self._taps: tuple[Tap, ...] = ()
-        self._cache = crop_cache_for(model)
+        self._cache = cache_for(model)
         self._held: list[int] = []
 
     def tap(self, taps: tuple[Tap, ...]) -> None:
@@ -35,7 +44,7 @@ class HFModel:
 
     def forget(self) -> None:
         """Drop the cache: the next read starts cold."""
-        self._cache = crop_cache_for(self.model)
+        self._cache = cache_for(self.model)
         self._held = []
 
     @torch.inference_mode()
@@ -50,17 +59,18 @@ class HFModel:
         """Have read `token_ids`; return logits and features of the last positions."""
         ids = list(token_ids)
         kept = num_kept(self._held, ids, want=want, features=features)
-        num_rolled_back = self._cache.crop(kept)
-        fresh = torch.tensor([ids[kept:]], device=self.device)  # [1, n]
+        num_rolled_back = len(self._held) - kept
         need_features = bool(features and self._taps)
         try:
-            out = self.model(
-                input_ids=fresh,
-                cache=self._cache.library_cache,
-                use_cache=True,
-                logits_to_keep=want,
-                output_hidden_states=need_features,
-            )
+            stands = begun = self._cache.rewind(kept)
+            if committed is not None and self._cache.replays:
+                latest = min(committed - 1, len(ids) - max(want, features))
+                if latest - stands > MOST_PENDING:
+                    self._forward(ids[stands:latest])
+                    stands = latest
+                if stands <= committed:
+                    self._cache.remember()
+            out = self._forward(ids[stands:], want=want, output_hidden_states=need_features)
         except BaseException:
             self.forget()  # the first layers may hold the new tokens already, the last ones not
             raise
@@ -69,8 +79,20 @@ class HFModel:
             logits=out.logits[0, -want:],
             features=self._features(out.hidden_states, features) if need_features else _NOTHING,
             num_rolled_back=num_rolled_back,
-            num_forwarded=len(ids) - kept,
+            num_forwarded=len(ids) - begun,
         )
+
+    def _forward(self, fresh: list[int], *, want: int = 1, **options: Any) -> Any:
+        """Run the model on tokens behind what the cache holds."""
+        out = self.model(
+            input_ids=torch.tensor([fresh], device=self.device),  # [1, n]
+            cache=self._cache.library_cache,
+            use_cache=True,
+            logits_to_keep=want,
+            **options,
+        )
+        self._cache.grew(len(fresh))
+        return out
 
     def _features(self, hidden_states: Sequence[Tensor], count: int) -> Tensor:
         """Return the tapped states of the last `count` positions.  -> [count, F]"""

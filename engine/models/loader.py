@@ -23,7 +23,7 @@ from transformers.utils.logging import disable_progress_bar
 from engine.models import lean, linear
 from engine.models.base import LanguageModel
 from engine.models.hf import HFModel
-from engine.models.mtp_module import load_module
+from engine.models.mtp_module import load_module, placed_like
 from engine.models.source import appearing, cache_folder
 from engine.proposers.mtp import Chain, MTPParts
 from engine.text import HFCodec
@@ -98,8 +98,8 @@ def load_mtp(
 ) -> MTPParts:
     """Load an MTP module for `target`; `head_weight` [V, D] is the target's output matrix."""
     module, vocab = load_module(folder, target.config)
-    dtype, device = head_weight.dtype, head_weight.device
-    chain: Chain = module.to(device=device, dtype=dtype)
+    device = head_weight.device
+    chain: Chain = placed_like(module, head_weight)
     if device.type == "cpu":
         chain = lean.LeanMTP(module, linear.int8 if int8 else linear.packed)
     return MTPParts(

@@ -1,4 +1,4 @@
-"""A multi-token-prediction module: one Llama block that reads the target's hidden states.
+"""A multi-token-prediction module: one block of the target's kind that reads its hidden states.
 
 DeepSeek-V3 layout (arXiv 2412.19437, section 2.2): at position i it eats the embedding of token i
 + 1 and the target's hidden state of position i (after the final norm), and its output, through the
@@ -6,14 +6,16 @@ target's own head, predicts token i + 2. Longer drafts chain the module on its o
 
 Contract: the module owns only what the target does not have; embedding and head are the target's.
 `draft_vocab` lists the rows of the head it was trained on; scoring only those is cheaper and still
-lossless, because q is what the tokens are drawn from.
+lossless, because q is what the tokens are drawn from. What other families do differently is in
+`mtp_families`; `native_mtp` loads their modules from the target's own checkpoint.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from safetensors.torch import load_file
@@ -27,6 +29,7 @@ from transformers.models.llama.modeling_llama import (
 
 from engine.errors import PlaygroundError
 from engine.models.cache import CropCache
+from engine.models.mtp_families import DEEPSEEK, Family
 
 # Our attribute -> the name in a DeepSeek-layout checkpoint, behind "model.layers.N.".
 _DEEPSEEK_NAMES = {
@@ -37,29 +40,50 @@ _DEEPSEEK_NAMES = {
 }
 
 
+class Kinds(NamedTuple):
+    """The kinds of layers a module is built of, each made from a configuration."""
+
+    block: Callable[[Any], nn.Module]
+    norm: Callable[[int, float], nn.Module]
+    rotary: Callable[[Any], nn.Module]
+
+
+LLAMA = Kinds(
+    lambda config: LlamaDecoderLayer(config, layer_idx=0), LlamaRMSNorm, LlamaRotaryEmbedding
+)
+
+
 class MTPModule(nn.Module):
     """The trainable part: two norms, a projection, one block, a final norm."""
 
-    def __init__(self, config: LlamaConfig) -> None:
+    def __init__(
+        self,
+        config: Any,
+        *,
+        kinds: Kinds = LLAMA,
+        family: Family = DEEPSEEK,
+        bias: bool = False,
+    ) -> None:
         super().__init__()
         width, eps = config.hidden_size, config.rms_norm_eps
         self.config = config
-        self.enorm = LlamaRMSNorm(width, eps)
-        self.hnorm = LlamaRMSNorm(width, eps)
-        self.projection = nn.Linear(2 * width, width, bias=False)
-        self.block = LlamaDecoderLayer(config, layer_idx=0)
-        self.norm = LlamaRMSNorm(width, eps)
-        self.rotary = LlamaRotaryEmbedding(config)
+        self.family = family
+        self.enorm = kinds.norm(width, eps)
+        self.hnorm = kinds.norm(width, eps)
+        self.projection = nn.Linear(2 * width, width, bias=bias)
+        self.block = kinds.block(config)
+        self.norm = kinds.norm(width, eps) if family.normed else nn.Identity()
+        self.rotary = kinds.rotary(config)
 
     def mix(self, embeddings: Tensor, hidden: Tensor) -> Tensor:
         """Combine token embeddings and hidden states.  [B, T, D] x 2 -> [B, T, D]"""
-        both = torch.cat([self.enorm(embeddings), self.hnorm(hidden)], dim=-1)
-        mixed: Tensor = self.projection(both)
+        both = [self.enorm(embeddings), self.hnorm(hidden)]
+        mixed: Tensor = self.projection(torch.cat(both[:: -1 if self.family.hidden_first else 1], -1))
         return mixed
 
     def new_cache(self) -> CropCache:
         """Return an empty cache for `run`."""
-        return CropCache(self.config)
+        return CropCache(None)
 
     def run(self, embeddings: Tensor, hidden: Tensor, first: int, cache: CropCache) -> Tensor:
         """Run positions from `first` on behind what `cache` holds.  [n, D] x 2 -> [n, D], normed"""
@@ -70,6 +94,8 @@ class MTPModule(nn.Module):
         self, embeddings: Tensor, hidden: Tensor, *, first: int = 0, cache: Any = None
     ) -> Tensor:
         """Run positions first .. first + T - 1 behind what `cache` holds.  -> [B, T, D], normed."""
+        if first == 0 and self.family.masks_first:
+            embeddings = torch.cat([torch.zeros_like(embeddings[:, :1]), embeddings[:, 1:]], 1)
         x = self.mix(embeddings, hidden)
         num_rows = x.shape[1]
         positions = torch.arange(first, first + num_rows, device=x.device)[None]
@@ -77,7 +103,10 @@ class MTPModule(nn.Module):
         mask = None
         if num_rows > 1:  # without a mask, sdpa would align a causal one to the wrong corner
             whole = torch.ones(num_rows, held + num_rows, dtype=torch.bool, device=x.device)
-            mask = whole.tril(held)[None, None]
+            hidden_places = ~whole.tril(held)
+            # Added to the scores, which every kind of attention understands.
+            mask = torch.zeros_like(hidden_places, dtype=x.dtype)
+            mask = mask.masked_fill_(hidden_places, torch.finfo(x.dtype).min)[None, None]
         x = self.block(
             x,
             attention_mask=mask,
@@ -87,6 +116,17 @@ class MTPModule(nn.Module):
         )
         normed: Tensor = self.norm(x)
         return normed
+
+
+def placed_like(module: MTPModule, weight: Tensor) -> MTPModule:
+    """Move a module to where a weight of the target is, in its dtype.
+
+    Buffers keep theirs: rounded rotary frequencies would turn far positions wrong.
+    """
+    module.to(device=weight.device)
+    for parameter in module.parameters():
+        parameter.data = parameter.data.to(weight.dtype)
+    return module.eval().requires_grad_(False)
 
 
 def module_config(target_config: LlamaConfig) -> LlamaConfig:

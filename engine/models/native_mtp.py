@@ -1,0 +1,167 @@
+"""Load the MTP module that a checkpoint ships inside itself.
+
+Contract: `load_native` reads the module's tensors, and no others, from the target's folder (or from
+another one that holds only the module), builds it of the target's own kinds of layers and refuses a
+module that is not complete. Nothing of the checkpoint's code is run. The target must not have been
+prepared yet.
+
+The block attends to everything before it, also where the target's layers see a window: a longer
+memory of the drafter changes acceptance a little and the text not at all.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import safe_open
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from engine.errors import PlaygroundError
+from engine.models.mtp_families import Found, detect, num_claimed
+from engine.models.mtp_module import Kinds, MTPModule, placed_like
+
+_INDEX = "model.safetensors.index.json"
+
+
+def load_native(folder: Path, target: PreTrainedModel) -> MTPModule:
+    """Return the first module in `folder`, in the target's dtype and on its device.
+
+    Raises PlaygroundError: no_mtp, mtp_weights_missing, bad_module (which names the tensor).
+    """
+    shards = keys_by_shard(folder)
+    config = target.config.get_text_config()
+    found = detect(shards, int(config.num_hidden_layers))
+    if found is None:
+        raise missing(folder.name, num_claimed(_config_of(folder)))
+    kinds, module_config = kinds_of(target)
+    module = MTPModule(
+        module_config,
+        kinds=kinds,
+        family=found.family,
+        bias="projection.bias" in found.modules[0],
+    )
+    state = _read(folder, shards, found.modules[0])
+    _load(module, _fused_experts(state, module), found, folder.name)
+    return placed_like(module, target.get_output_embeddings().weight)
+
+
+def keys_by_shard(folder: Path) -> dict[str, str]:
+    """Return which file of a checkpoint holds which tensor.  Raises PlaygroundError."""
+    index = folder / _INDEX
+    if index.is_file():
+        found: dict[str, str] = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
+        return found
+    keys: dict[str, str] = {}
+    for shard in sorted(folder.glob("*.safetensors")):
+        with safe_open(shard, framework="pt") as file:
+            keys.update(dict.fromkeys(file.keys(), shard.name))
+    return keys
+
+
+def kinds_of(target: PreTrainedModel) -> tuple[Kinds, Any]:
+    """Return the target's kinds of layers, and a configuration of one layer of them."""
+    decoder: Any = target.get_decoder()
+    layer_class = type(decoder.layers[-1])
+    config = copy.deepcopy(target.config.get_text_config())
+    last = int(config.num_hidden_layers) - 1
+    kinds = getattr(config, "layer_types", None)
+    if kinds:
+        kind = "full_attention" if "full_attention" in kinds else kinds[last]
+        config.layer_types = [*kinds[:last], kind]
+
+    def block(config: Any) -> nn.Module:
+        # As the last layer of the target: the first ones may be of a denser kind.
+        made: nn.Module = layer_class(config, last)
+        for module in made.modules():
+            if getattr(module, "layer_idx", None) == last:
+                module.layer_idx = 0  # its place in a cache of its own
+        return made
+
+    return Kinds(block, type(decoder.norm), lambda _: copy.deepcopy(decoder.rotary_emb)), config
+
+
+def missing(name: str, claimed: int) -> PlaygroundError:
+    """Return the error for a checkpoint without a module."""
+    if claimed:
+        return PlaygroundError(
+            "mtp_weights_missing",
+            f"The configuration of {name} speaks of {claimed} MTP module(s), but no file holds "
+            "their weights: many re-saved checkpoints lost them.",
+            "Name a folder that holds the module, such as the original checkpoint, with --mtp.",
+            model=name,
+            claimed=claimed,
+        )
+    return PlaygroundError(
+        "no_mtp",
+        f"{name} has no MTP module.",
+        "Choose another method, or a model that ships one.",
+        model=name,
+    )
+
+
+def _config_of(folder: Path) -> Mapping[str, Any]:
+    path = folder / "config.json"
+    if not path.is_file():
+        return {}
+    config: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return config
+
+
+def _read(folder: Path, shards: Mapping[str, str], keys: Mapping[str, str]) -> dict[str, Tensor]:
+    """Return tensors by their place; every shard is opened once."""
+    state = {}
+    for shard in sorted({shards[key] for key in keys.values()}):
+        with safe_open(folder / shard, framework="pt") as file:
+            for place, key in keys.items():
+                if shards[key] == shard:
+                    state[place] = file.get_tensor(key)
+    return state
+
+
+def _fused_experts(state: dict[str, Tensor], module: nn.Module) -> dict[str, Tensor]:
+    """Stack single experts where the module keeps them as one tensor."""
+    fused = "block.mlp.experts.gate_up_proj"
+    if fused in state or fused not in module.state_dict():
+        return state
+    number = 0
+    gates, downs = [], []
+    while (start := f"block.mlp.experts.{number}.") + "gate_proj.weight" in state:
+        parts = [state.pop(start + f"{name}_proj.weight") for name in ("gate", "up", "down")]
+        gates.append(torch.cat(parts[:2]))  # [2 I, D]
+        downs.append(parts[2])
+        number += 1
+    if gates:
+        state[fused], state["block.mlp.experts.down_proj"] = torch.stack(gates), torch.stack(downs)
+    return state
+
+
+def _load(module: nn.Module, state: dict[str, Tensor], found: Found, name: str) -> None:
+    """Load a state that must be complete and hold nothing that has no place."""
+    wanted = module.state_dict()
+    layout = found.modules[0]
+    for place, weight in wanted.items():
+        if place not in state:
+            raise _bad(name, f"lacks the tensor for {place} ({found.family.id} layout)")
+        if state[place].shape != weight.shape:
+            shapes = f"{list(state[place].shape)} instead of {list(weight.shape)}"
+            raise _bad(name, f"holds {layout.get(place, place)} of the shape {shapes}")
+    strange = sorted(place for place in state if place not in wanted and "inv_freq" not in place)
+    if strange:
+        raise _bad(name, f"holds {layout.get(strange[0], strange[0])}, which has no place in it")
+    module.load_state_dict({place: state[place] for place in wanted})
+
+
+def _bad(name: str, what: str) -> PlaygroundError:
+    return PlaygroundError(
+        "bad_module",
+        f"The MTP module in {name} {what}.",
+        "Use the original checkpoint, or another folder that holds the whole module.",
+        folder=name,
+        what=what,
+    )
