@@ -1,10 +1,9 @@
 """Does "auto" keep its promise? Judged on run lengths and costs recorded from the bundled trio.
 
 `tests/engine/data/run_lengths.json` holds how many drafts would have matched at every place of 32
-texts, so every policy can be replayed exactly, without a model and without a clock. The lengths
-were recorded from the trio with the MTP module before its last training; the costs are rounded from
-measurements on two quiet cores, not taken while recording. `python -m tests.benchmarks.run_lengths`
-makes a record of now.
+texts, so every policy can be replayed exactly, without a model and without a clock. The costs are
+those that were measured when the trio was loaded for it. Made with the shipped trio by
+`python -m tests.benchmarks.run_lengths`.
 """
 
 from __future__ import annotations

@@ -103,8 +103,10 @@ def test_the_shipped_result_has_every_method_and_domain_once_and_identical_texts
 
 
 def test_each_method_starts_at_its_fastest_fixed_draft_length():
+    """Among lengths that the measurement cannot tell apart (2 %), at the longest: it shows more."""
     tried = json.loads(SHIPPED.read_text(encoding="utf-8"))["provenance"]["tried"]
     for name, method in catalog.load().methods.items():
         if method.gamma:
             fixed = {int(g): row["all"] for g, row in tried[name].items() if g != bench.AUTO}
-            assert method.gamma == max(fixed, key=fixed.__getitem__), name
+            tied = [gamma for gamma, ratio in fixed.items() if ratio >= 0.98 * max(fixed.values())]
+            assert method.gamma == max(tied), name
