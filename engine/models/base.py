@@ -16,8 +16,8 @@ from torch import Tensor
 
 from engine.prefix import common_prefix
 
-Tap = Literal["final"] | int
-"""A place where hidden states can be read: after the final norm, or after layer n."""
+Tap = Literal["final", "pre_norm"] | int
+"""A place where hidden states can be read: after or before the final norm, or after layer n."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -66,6 +66,9 @@ class SnapshotCache:
     """A cache with recurrent states, which can go back to one remembered place or to the start."""
 
     replays = True
+    library_cache: DynamicCache
+    _length: int
+    _snapshot: _Snapshot | None
 
     def __init__(self, config: Any) -> None:
         self._config = config
@@ -103,7 +106,7 @@ class SnapshotCache:
     def _start_over(self) -> None:
         self.library_cache = _empty(self._config)
         self._length = 0
-        self._snapshot: _Snapshot | None = None
+        self._snapshot = None
 
 
 @dataclass(frozen=True, slots=True)

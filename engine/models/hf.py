@@ -1,7 +1,7 @@
 """A transformers causal model behind the `LanguageModel` protocol.
 
-Contract: see `models/base`. One sequence, one cache, logits only for the rows asked for. The model's
-weights are never changed here; `forget` and a new read are all it takes to start over.
+Contract: see `models/base`. One sequence, one cache, logits only for the rows asked for. The
+model's weights are never changed here; `forget` and a new read are all it takes to start over.
 
 A model with recurrent state goes back to the end of what was committed a round ago; the tokens
 accepted since then ride along in the next pass (they count in `num_forwarded`), so a rejection
@@ -10,7 +10,8 @@ costs no pass of its own. When too many would ride along, they get one.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -20,9 +21,11 @@ from transformers import PreTrainedModel
 from engine.models.base import Reading, Tap, num_kept
 from engine.models.cache import cache_for
 
-
 MOST_PENDING = 8
 """Tokens that are read again beside new ones, at most, before they get a pass of their own."""
+
+_FINAL_NORMS = ("norm", "embedding_norm", "final_layernorm", "final_layer_norm", "ln_f")
+"""What libraries call the last norm of a trunk."""
 
 
 class HFModel:
@@ -37,9 +40,18 @@ class HFModel:
         self._taps: tuple[Tap, ...] = ()
         self._cache = cache_for(model)
         self._held: list[int] = []
+        self._before_norm: Tensor | None = None
+        decoder: Any = model.get_decoder()
+        names = [name for name in _FINAL_NORMS if hasattr(decoder, name)]
+        self._norm: Any = getattr(decoder, names[0]) if names else None
+
+    @property
+    def knows_pre_norm(self) -> bool:
+        """Whether the state before the final norm can be tapped."""
+        return self._norm is not None
 
     def tap(self, taps: tuple[Tap, ...]) -> None:
-        """Choose the hidden states that `read` returns: after the final norm, or after layer n."""
+        """Choose the hidden states that `read` returns."""
         self._taps = taps
 
     def forget(self) -> None:
@@ -84,19 +96,40 @@ class HFModel:
 
     def _forward(self, fresh: list[int], *, want: int = 1, **options: Any) -> Any:
         """Run the model on tokens behind what the cache holds."""
-        out = self.model(
-            input_ids=torch.tensor([fresh], device=self.device),  # [1, n]
-            cache=self._cache.library_cache,
-            use_cache=True,
-            logits_to_keep=want,
-            **options,
-        )
+        with self._watched_norm() as before_norm:
+            out = self.model(
+                input_ids=torch.tensor([fresh], device=self.device),  # [1, n]
+                cache=self._cache.library_cache,
+                use_cache=True,
+                logits_to_keep=want,
+                **options,
+            )
         self._cache.grew(len(fresh))
+        self._before_norm = before_norm[0] if before_norm else None
         return out
+
+    @contextmanager
+    def _watched_norm(self) -> Iterator[list[Tensor]]:
+        """Collect what the final norm is given, where that is tapped."""
+        seen: list[Tensor] = []
+        if "pre_norm" not in self._taps or self._norm is None:
+            yield seen
+            return
+        hook = self._norm.register_forward_pre_hook(lambda _, args: seen.append(args[0]))
+        try:
+            yield seen
+        finally:
+            hook.remove()
 
     def _features(self, hidden_states: Sequence[Tensor], count: int) -> Tensor:
         """Return the tapped states of the last `count` positions.  -> [count, F]"""
-        rows = [hidden_states[-1 if tap == "final" else tap][0, -count:] for tap in self._taps]
+        states = {"final": hidden_states[-1], "pre_norm": self._before_norm}
+        rows = []
+        for tap in self._taps:
+            state = hidden_states[tap] if isinstance(tap, int) else states[tap]
+            if state is None:
+                raise ValueError(f"{type(self.model).__name__} has no state at {tap!r}")
+            rows.append(state[0, -count:])
         return torch.cat(rows, dim=-1)
 
 

@@ -56,6 +56,13 @@ LLAMA = Kinds(
 class MTPModule(nn.Module):
     """The trainable part: two norms, a projection, one block, a final norm."""
 
+    # Of whatever class the target's are.
+    enorm: Any
+    hnorm: Any
+    norm: Any
+    block: Any
+    rotary: Any
+
     def __init__(
         self,
         config: Any,
@@ -78,7 +85,9 @@ class MTPModule(nn.Module):
     def mix(self, embeddings: Tensor, hidden: Tensor) -> Tensor:
         """Combine token embeddings and hidden states.  [B, T, D] x 2 -> [B, T, D]"""
         both = [self.enorm(embeddings), self.hnorm(hidden)]
-        mixed: Tensor = self.projection(torch.cat(both[:: -1 if self.family.hidden_first else 1], -1))
+        if self.family.hidden_first:
+            both.reverse()
+        mixed: Tensor = self.projection(torch.cat(both, -1))
         return mixed
 
     def new_cache(self) -> CropCache:

@@ -78,6 +78,7 @@ def kinds_of(target: PreTrainedModel) -> tuple[Kinds, Any]:
     def block(config: Any) -> nn.Module:
         # As the last layer of the target: the first ones may be of a denser kind.
         made: nn.Module = layer_class(config, last)
+        module: Any
         for module in made.modules():
             if getattr(module, "layer_idx", None) == last:
                 module.layer_idx = 0  # its place in a cache of its own

@@ -4,14 +4,17 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from transformers import MistralConfig, MistralForCausalLM, Qwen3NextConfig, Qwen3NextForCausalLM
+from transformers import MistralConfig, MistralForCausalLM
+from transformers.cache_utils import DynamicLayer
 
 from engine.errors import PlaygroundError
+from engine.models import cache as cache_module
 from engine.models.base import num_kept
-from engine.models.cache import crop_cache_for
-from engine.models.hf import HFModel
+from engine.models.cache import cache_for
+from engine.models.hf import MOST_PENDING, HFModel
 from engine.models.toy import ToyModel
 from engine.prefix import common_prefix
+from tests.engine import families
 from tests.engine.tiny import VOCAB, llama
 
 LAYERS = 2
@@ -175,27 +178,98 @@ def test_a_read_that_fails_halfway_leaves_the_next_one_correct(layer, next_conte
     assert torch.allclose(model.read(next_context).logits, expected.logits, atol=1e-4)
 
 
-def test_a_model_with_recurrent_state_is_refused():
-    config = Qwen3NextConfig(
-        vocab_size=32,
-        hidden_size=16,
-        intermediate_size=16,
-        num_hidden_layers=2,
-        layer_types=["linear_attention", "full_attention"],
-        num_attention_heads=2,
-        num_key_value_heads=1,
-        head_dim=8,
-        linear_num_value_heads=2,
-        linear_num_key_heads=2,
-        linear_key_head_dim=8,
-        linear_value_head_dim=8,
-        num_experts=2,
-        num_experts_per_tok=1,
-        moe_intermediate_size=8,
-        shared_expert_intermediate_size=8,
-    )
+HYBRIDS = {
+    "qwen3.5": families.qwen3_5(initializer_range=0.1),
+    "qwen3-next": families.qwen3_next(initializer_range=0.1),
+    "lfm2": families.lfm2(initializer_range=0.1),
+}
+
+
+@pytest.mark.parametrize("name", HYBRIDS)
+@given(steps=steps, hints=st.lists(st.integers(0, 40), min_size=9, max_size=9))
+@settings(deadline=None, max_examples=25)
+def test_a_recurrent_state_follows_any_sequence_of_contexts(name, steps, hints):
+    model, reference = HFModel(HYBRIDS[name]), HFModel(HYBRIDS[name])
+    taps = ("final", "pre_norm", 1)
+    model.tap(taps)
+    reference.tap(taps)
+    context = [1, 2, 3, 1, 2]
+    for (kind, fresh, number, want, features), hint in zip(steps, hints, strict=False):
+        context = next_context(context, kind, fresh, number)
+        if kind == "forget":
+            model.forget()
+        want, features = min(want, len(context)), min(features, len(context))
+        # The hint may be wrong in any way: it decides what is remembered, never what comes out.
+        committed = None if hint > 30 else hint
+        reading = model.read(context, want=want, features=features, committed=committed)
+        reference.forget()
+        expected = reference.read(context, want=want, features=features)
+        assert torch.allclose(reading.logits, expected.logits, atol=1e-5)
+        assert torch.allclose(reading.features, expected.features, atol=1e-5)
+
+
+def round_of(model, context, accepted, gamma=4):
+    """Read a proposal of which `accepted` tokens will stay; return the reading."""
+    draft = [(context[-1] + 3 * i) % 50 for i in range(1, gamma + 1)]
+    reading = model.read([*context, *draft], want=gamma + 1, committed=len(context))
+    context += [*draft[:accepted], 55]
+    return reading
+
+
+@pytest.mark.parametrize("name", HYBRIDS)
+def test_a_rejection_costs_a_recurrent_model_no_pass_of_its_own(name):
+    model = HFModel(HYBRIDS[name])
+    context = [1, 2, 3, 4, 5]
+    model.read(context)
+    context.append(6)
+    forwarded = [round_of(model, context, 2).num_forwarded]
+    forwarded.append(round_of(model, context, 4).num_forwarded)
+    forwarded.append(round_of(model, context, 0).num_forwarded)
+    # Rejected: the token before, two accepted ones and the correction ride along with 4 drafts.
+    # All accepted: only the new token does.
+    assert forwarded == [5, 8, 5]
+
+
+def test_what_would_ride_along_for_ever_gets_a_pass_of_its_own():
+    model = HFModel(HYBRIDS["qwen3.5"])
+    context = [1, 2, 3, 4, 5]
+    model.read(context)
+    context.append(6)
+    forwarded = [round_of(model, context, 0).num_forwarded for _ in range(3 * MOST_PENDING)]
+    assert max(forwarded) == MOST_PENDING + 1 + 5
+    assert forwarded[:3] == [5, 6, 7]
+    assert forwarded[-MOST_PENDING:] != sorted(forwarded[-MOST_PENDING:])
+
+
+@torch.inference_mode()
+def test_cropping_a_recurrent_state_would_be_wrong_and_is_seen_in_the_logits():
+    network = HYBRIDS["qwen3.5"]
+    model = HFModel(network)
+    model.read([1, 2, 3, 4, 5], committed=0)
+    cache = model._cache.library_cache
+    for layer in cache.layers:
+        if isinstance(layer, DynamicLayer):
+            layer.crop(-2)
+    out = network(input_ids=torch.tensor([[7]]), cache=cache, use_cache=True)
+    expected = HFModel(network).read([1, 2, 3, 7]).logits
+    assert (out.logits[0, -1:] - expected).abs().max() > 1e-2
+
+
+def test_a_cache_nobody_knows_how_to_take_back_is_refused(monkeypatch):
+    class Strange:
+        is_croppable = False
+
+    network = llama()
+    real = cache_module.DynamicCache
+
+    def strange_cache(config=None):
+        made = real(config=config)
+        made.layers = [Strange()]
+        return made
+
+    monkeypatch.setattr(cache_module, "DynamicCache", strange_cache)
     with pytest.raises(PlaygroundError) as caught:
-        crop_cache_for(Qwen3NextForCausalLM(config))
+        cache_for(network)
     assert caught.value.code == "cannot_roll_back"
 
 

@@ -1,0 +1,106 @@
+"""Is an MTP module wired as it was trained? One pass over a text says so.
+
+A module that is fed the wrong hidden state, or reads its two inputs the other way round, changes no
+text: it only drafts badly, and nobody notices. So at every load the module predicts a known text
+two tokens ahead, everything before being true, and its favourites are compared with the target's.
+The same is done with the inputs swapped and with the state before the target's final norm.
+
+Contract: `check_wiring` leaves target and module as they were, apart from the target's cache.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from engine.models.base import LanguageModel, Tap
+from engine.models.mtp_module import MTPModule
+
+PASSAGE = (
+    "The sun rises in the east and sets in the west. The sun rises in the east and sets in the "
+    "west. One, two, three, four, five, six, seven, eight, nine, ten. One, two, three, four, five, "
+    "six, seven, eight, nine, ten. The library opens at nine in the morning. The library opens at "
+    "nine in the morning."
+)
+"""What is predicted; every sentence comes twice, so that even a small target is sure of it."""
+
+WEAK = 0.2
+"""Below this share a module is of little use, however it is wired."""
+
+MARGIN = 0.1
+"""So much more for another wiring means that the other one is right."""
+
+Verdict = Literal["fine", "swapped", "norm", "weak"]
+
+
+@dataclass(frozen=True, slots=True)
+class Wiring:
+    """Shares of places where the module's favourite is the target's.
+
+    agreement: as it is wired.  swapped: with its two inputs the other way round.  before_norm: fed
+    the state before the target's final norm; None where the target cannot give that.
+    """
+
+    agreement: float
+    swapped: float
+    before_norm: float | None
+    num_places: int
+
+    @property
+    def verdict(self) -> Verdict:
+        """What to think of it; "swapped" and "norm" name what would fit better."""
+        if self.swapped > self.agreement + MARGIN and self.swapped >= (self.before_norm or 0.0):
+            return "swapped"
+        if self.before_norm is not None and self.before_norm > self.agreement + MARGIN:
+            return "norm"
+        return "weak" if self.agreement < WEAK else "fine"
+
+
+@torch.inference_mode()
+def check_wiring(
+    target: LanguageModel,
+    module: MTPModule,
+    embedding: nn.Module,
+    head: nn.Module,
+    token_ids: list[int],
+) -> Wiring:
+    """Compare the module's favourites with the target's over a text of at least three tokens.
+
+    head: hidden [n, D] -> logits [n, V], the module's own.
+    """
+    states, logits = _read(target, token_ids, "final")
+    wanted = logits[1:].argmax(-1)  # [n - 1]: what follows token i + 1
+    embeddings = embedding(torch.tensor(token_ids[1:], device=target.device))
+
+    def share(hidden: Tensor) -> float:
+        out = module.run(embeddings, hidden[:-1], 0, module.new_cache())
+        same = head(out).argmax(-1) == wanted
+        return float(same.float().mean())
+
+    agreement = share(states)
+    family = module.family
+    module.family = dataclasses.replace(family, hidden_first=not family.hidden_first)
+    try:
+        swapped = share(states)
+    finally:
+        module.family = family
+    before_norm = share(_read(target, token_ids, "pre_norm")[0]) if _has_pre_norm(target) else None
+    target.tap(())
+    target.forget()
+    return Wiring(agreement, swapped, before_norm, len(token_ids) - 1)
+
+
+def _read(target: LanguageModel, token_ids: list[int], tap: Tap) -> tuple[Tensor, Tensor]:
+    """Return the tapped states [n, D] and the logits [n, V] of a whole text."""
+    target.tap((tap,))
+    target.forget()
+    reading = target.read(token_ids, want=len(token_ids), features=len(token_ids))
+    return reading.features, reading.logits
+
+
+def _has_pre_norm(target: LanguageModel) -> bool:
+    return bool(getattr(target, "knows_pre_norm", False))
