@@ -199,13 +199,14 @@ def test_a_recurrent_state_follows_any_sequence_of_contexts(name, steps, hints):
         if kind == "forget":
             model.forget()
         want, features = min(want, len(context)), min(features, len(context))
+        # Usually equal to 5e-6; a polluted state is wrong by more than 1e-2.
         # The hint may be wrong in any way: it decides what is remembered, never what comes out.
         committed = None if hint > 30 else hint
         reading = model.read(context, want=want, features=features, committed=committed)
         reference.forget()
         expected = reference.read(context, want=want, features=features)
-        assert torch.allclose(reading.logits, expected.logits, atol=1e-5)
-        assert torch.allclose(reading.features, expected.features, atol=1e-5)
+        assert torch.allclose(reading.logits, expected.logits, atol=5e-5)
+        assert torch.allclose(reading.features, expected.features, atol=5e-5)
 
 
 def round_of(model, context, accepted, gamma=4):
