@@ -37,6 +37,9 @@ STORY = (
     "```python\ndef second(numbers):\n    return sorted(set(numbers))[-2]\n```\n"
     "That is all there is to it."
 )
+LONG = "at great length"
+"""A prompt with these words gets a text that takes half a minute."""
+
 UNTIL_STOPPED = "until it is stopped"
 """A prompt with these words has two rounds and waits; a stop ends it after the third."""
 
@@ -173,7 +176,7 @@ class FakePair:
     id: str = "smollm2"
     methods: tuple[str, ...] = ("plain", "mtp", "draft", "lookup")
     text: str = STORY
-    pause: float = 0.02
+    pause: float = 0.04
     slow_method: str = "lookup"
     alive: int = 0
     most_alive: int = 0
@@ -220,6 +223,8 @@ class FakePair:
         self, method: str, prompt: str, settings: Settings, cancelled: Callable[[], bool]
     ) -> Iterator[Event]:
         text = XSS + " " + self.text if "xss" in prompt else self.text
+        if LONG in prompt:
+            text = " ".join([text] * 10)
         rest = tokens_of(text)
         codec: Any = ToyCodec({token.id: token.text for token in rest})
         out = Transcript(codec, settings.max_new_tokens, settings.stop)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.app.conftest import Site
-from tests.app.fakes import UNTIL_STOPPED
+from tests.app.fakes import LONG, UNTIL_STOPPED
 
 pytestmark = pytest.mark.browser
 
@@ -114,11 +114,12 @@ def test_stop_ends_the_engine_and_says_so(page: Any, toy_site: Site) -> None:
 def test_closing_the_page_ends_the_engine(page: Any, toy_site: Site) -> None:
     visit(page, toy_site)
     pair = toy_site.loader.pair
-    page.fill("#prompt textarea", f"leave, {UNTIL_STOPPED}")
+    page.fill("#prompt textarea", f"leave me {LONG}")
+    page.fill("#max_new_tokens input", "2000")
     page.click("#run")
     wait_said(page, "First the baseline")
     page.goto("about:blank")
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 20
     while pair.alive and time.monotonic() < deadline:
         time.sleep(0.05)
     assert pair.alive == 0
@@ -328,7 +329,7 @@ def test_each_method_starts_at_its_best_draft_length(page: Any, toy_site: Site) 
     def chosen() -> str:
         return str(page.locator("#gamma input:checked").evaluate("node => node.value"))
 
-    for method, gamma in (("draft", "1"), ("lookup", "3"), ("plain", "3"), ("mtp", "2")):
+    for method, gamma in (("draft", "1"), ("lookup", "5"), ("plain", "5"), ("mtp", "2")):
         page.locator(f"#method input[value={method}]").click()
         page.wait_for_function(
             "gamma => document.querySelector('#gamma input:checked').value === gamma", arg=gamma
