@@ -21,7 +21,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from engine.models.base import Tap
+from engine.models.base import SharedKV, Tap
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,11 +31,14 @@ class Context:
     token_ids: prompt and output so far. The target has not read the last one yet.
     features [n, F]: the target's hidden states (at the proposer's taps) of positions
     start .. len(token_ids) - 2; every position is handed over exactly once, in order.
+    shared_kv: the target's keys and values of positions 0 .. len(token_ids) - 2, for a proposer
+    whose class says `wants_shared_kv = True`.
     """
 
     token_ids: Sequence[int]
     features: Tensor
     start: int
+    shared_kv: SharedKV | None = None
 
 
 @dataclass(frozen=True, slots=True)
