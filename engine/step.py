@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Protocol
 
 import torch
@@ -25,8 +25,8 @@ from engine.describe import (
 )
 from engine.device import synchronise
 from engine.events import Choice, Proposal, Verdict
-from engine.models.base import LanguageModel, SharesKV
-from engine.proposers.base import Context, Draft, Proposer, no_draft
+from engine.models.base import LanguageModel
+from engine.proposers.base import Context, Draft, Proposer, no_draft, with_shared_kv
 from engine.sampling import Sampler, Streams, draw
 from engine.text import Codec
 from engine.verify import Rule, verify
@@ -119,11 +119,6 @@ class EagerStep:
         self._streams = streams
         self._rule = rule
         self._greedy = sampler.settings.temperature == 0
-        self._sharing: SharesKV | None = None
-        if getattr(proposer, "wants_shared_kv", False):
-            if not isinstance(target, SharesKV):
-                raise ValueError("the target has no keys and values to share")
-            self._sharing = target
         target.tap(proposer.taps)
 
     @torch.inference_mode()
@@ -151,10 +146,7 @@ class EagerStep:
         if context is None:
             nothing = no_draft(self._target.vocab_size, self._target.device)
             return Drafting(nothing, Proposal((), (), ()), 0.0, clock.lap())
-        if self._sharing is not None:
-            # The target may still hold rejected tokens; it has not read the last one.
-            shared = self._sharing.shared_kv(len(context.token_ids) - 1)
-            context = replace(context, shared_kv=shared)
+        context = with_shared_kv(context, self._proposer, self._target)
         draft = self._proposer.propose(context, gamma)
         seconds = clock.lap()
         proposal = describe_proposal(draft, self._codec, greedy=self._greedy)

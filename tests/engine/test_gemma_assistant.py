@@ -362,28 +362,28 @@ def test_what_was_not_read_cannot_be_shared():
 
 
 def test_only_a_proposer_that_asks_is_handed_keys_and_values():
-    def step(target, proposer):
-        streams = Streams.seeded(0, CPU)
-        return EagerStep(target, proposer, None, Sampler(Settings()), streams)
+    def draft(target, proposer):
+        target.read([1, 2, 3, 4, 5])
+        step = EagerStep(target, proposer, None, Sampler(Settings()), Streams.seeded(0, CPU))
+        step.draft(Context([1, 2, 3, 6], torch.empty(0, 0), 0), 2)
 
     class Spy:
         taps = ()
 
         def propose(self, context, gamma):
-            self.context = context
+            self.shared = context.shared_kv
             return nothing(VOCAB).propose(context, gamma)
 
     class Asking(Spy):
         wants_shared_kv = True
 
-    target = HFModel(TARGET)
-    for proposer, asks in ((Spy(), False), (Asking(), True)):
-        target.read([1, 2, 3, 4, 5])
-        step(target, proposer).draft(Context([1, 2, 3, 9], torch.empty(0, 0), 0), 2)
-        assert (proposer.context.shared_kv is not None) == asks
-    assert proposer.context.shared_kv.full[0].shape[2] == 3
+    modest, asking = Spy(), Asking()
+    draft(HFModel(TARGET), modest)
+    assert modest.shared is None
+    draft(HFModel(TARGET), asking)
+    assert {side.shape[2] for side in (*asking.shared.full, *asking.shared.sliding)} == {3}
     with pytest.raises(ValueError, match="share"):
-        step(toy_pair().target, Asking())
+        draft(toy_pair().target, Asking())
 
 
 # --- the contract of a proposer ---
