@@ -26,7 +26,7 @@ from engine.describe import (
 from engine.device import synchronise
 from engine.events import Choice, Proposal, Verdict
 from engine.models.base import LanguageModel
-from engine.proposers.base import Context, Draft, Proposer, no_draft
+from engine.proposers.base import Context, Draft, Proposer, no_draft, with_shared_kv
 from engine.sampling import Sampler, Streams, draw
 from engine.text import Codec
 from engine.verify import Rule, verify
@@ -146,6 +146,7 @@ class EagerStep:
         if context is None:
             nothing = no_draft(self._target.vocab_size, self._target.device)
             return Drafting(nothing, Proposal((), (), ()), 0.0, clock.lap())
+        context = with_shared_kv(context, self._proposer, self._target)
         draft = self._proposer.propose(context, gamma)
         seconds = clock.lap()
         proposal = describe_proposal(draft, self._codec, greedy=self._greedy)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -33,6 +33,19 @@ class Reading:
     features: Tensor
     num_rolled_back: int
     num_forwarded: int
+
+
+@dataclass(frozen=True, slots=True)
+class SharedKV:
+    """Keys and values for a drafter that has none of its own.
+
+    Of the last layer of each kind that computes its own: (keys, values), each [1, H, length, D].
+    They hold every position, whatever a sliding layer can see. They are views of the cache: read
+    them before the next `read`.
+    """
+
+    sliding: tuple[Tensor, Tensor]
+    full: tuple[Tensor, Tensor]
 
 
 class LanguageModel(Protocol):
@@ -63,6 +76,18 @@ class LanguageModel(Protocol):
 
     def forget(self) -> None:
         """Drop the cache: the next read starts cold."""
+        ...
+
+
+@runtime_checkable
+class SharesKV(Protocol):
+    """What a language model may also offer."""
+
+    def shared_kv(self, length: int) -> SharedKV:
+        """Return keys and values of the first `length` positions read, and of no later one.
+
+        Nothing is rolled back. Raises ValueError when it has not read so much, or cannot share.
+        """
         ...
 
 

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from engine.models.base import Reading, Tap, num_kept
+from engine.models.base import Reading, SharedKV, Tap, num_kept
 from engine.models.cache import cache_for
 
 MOST_PENDING = 8
@@ -58,6 +58,28 @@ class HFModel:
         """Drop the cache: the next read starts cold."""
         self._cache = cache_for(self.model)
         self._held = []
+
+    def shared_kv(self, length: int) -> SharedKV:
+        """Return keys and values of the first `length` positions (Gemma 4: for its assistant).
+
+        Raises ValueError when less was read, or when the model's layers share nothing.
+        """
+        if not 0 < length <= len(self._held):
+            raise ValueError(f"{length} positions asked for, {len(self._held)} read")
+        config = self.model.config.get_text_config()
+        shared = {
+            kind: (layer.keys[:, :, :length], layer.values[:, :, :length])
+            for kind, mode, layer in zip(
+                getattr(config, "layer_types", None) or (),
+                getattr(config, "kv_sharing_modes", None) or (),
+                self._cache.library_cache.layers,
+                strict=False,  # models that share nothing lack one or both lists
+            )
+            if mode == "store"
+        }
+        if not {"sliding_attention", "full_attention"} <= shared.keys():
+            raise ValueError(f"{type(self.model).__name__} has no keys and values to share")
+        return SharedKV(shared["sliding_attention"], shared["full_attention"])
 
     @torch.inference_mode()
     def read(

@@ -15,13 +15,13 @@ Contract of `propose(context, gamma)`:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from engine.models.base import Tap
+from engine.models.base import LanguageModel, SharedKV, SharesKV, Tap
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,11 +31,14 @@ class Context:
     token_ids: prompt and output so far. The target has not read the last one yet.
     features [n, F]: the target's hidden states (at the proposer's taps) of positions
     start .. len(token_ids) - 2; every position is handed over exactly once, in order.
+    shared_kv: the target's keys and values of positions 0 .. len(token_ids) - 2, for a proposer
+    whose class says `wants_shared_kv = True`.
     """
 
     token_ids: Sequence[int]
     features: Tensor
     start: int
+    shared_kv: SharedKV | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +66,19 @@ class Proposer(Protocol):
     def propose(self, context: Context, gamma: int) -> Draft:
         """Propose at most `gamma` tokens to follow `context`."""
         ...
+
+
+def with_shared_kv(context: Context, proposer: Proposer, target: LanguageModel) -> Context:
+    """Add the target's keys and values where the proposer's class asks for them.
+
+    Raises ValueError for a target that has none to share.
+    """
+    if not getattr(proposer, "wants_shared_kv", False):
+        return context
+    if not isinstance(target, SharesKV):
+        raise ValueError("the target has no keys and values to share")
+    # The target has not read the last token, and may still hold rejected ones in its place.
+    return replace(context, shared_kv=target.shared_kv(len(context.token_ids) - 1))
 
 
 def no_draft(vocab_size: int, device: torch.device) -> Draft:
