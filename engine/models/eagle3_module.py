@@ -105,7 +105,8 @@ class Eagle3Module(nn.Module):
         """Make one hidden state of the target's.  [n, num_states * target_width] -> [n, D]"""
         if self._variant.fc_norm:
             chunks = features.chunk(self._num_states, -1)
-            features = torch.cat([norm(x) for norm, x in zip(self.fc_norm, chunks, strict=True)], -1)
+            normed = [norm(x) for norm, x in zip(self.fc_norm, chunks, strict=True)]
+            features = torch.cat(normed, -1)
         if self._variant.norm_before_fc:
             features = self.input_norm(features)
         fused: Tensor = self.fc(features)

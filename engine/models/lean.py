@@ -230,10 +230,13 @@ class LeanLlama:
         self._taps: tuple[Tap, ...] = ()
         self._held: list[int] = []
 
+    @property
+    def num_layers(self) -> int:
+        """How many layers there are."""
+        return len(self._blocks)
+
     def first_layers(self, count: int) -> LeanLlama:
         """Return a model of the first `count` layers, norm and head, with a cache of its own."""
-        if not 1 <= count <= len(self._blocks):
-            raise ValueError(f"{count} of {len(self._blocks)} layers")
         short = copy.copy(self)
         short._blocks = self._blocks[:count]
         short._cache = self._cache.empty_like(count)

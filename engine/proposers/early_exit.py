@@ -17,28 +17,41 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from engine.models.base import LanguageModel
+from engine.models.cache import attends
 from engine.models.hf import HFModel
 from engine.models.lean import LeanLlama
+
+
+def exits(target: LanguageModel) -> range:
+    """Return after how many layers a target can be left; an empty range if it cannot.
+
+    One of the layers must attend: the library counts what a cache holds by those.
+    """
+    if isinstance(target, LeanLlama):
+        return range(1, target.num_layers + 1)
+    if not isinstance(target, HFModel):
+        return range(0)
+    kinds = attends(target.model)
+    return range(kinds.index(True) + 1, len(kinds) + 1) if any(kinds) else range(0)
 
 
 def first_layers(target: LanguageModel, count: int) -> LanguageModel:
     """Return the first `count` layers of a target as a model of its own on the same weights.
 
-    Raises ValueError for a count that it does not have, or for a model without layers.
+    Raises ValueError when `count` is not one of `exits(target)`.
     """
+    if count not in exits(target):
+        raise ValueError(f"{type(target).__name__} cannot be left after {count} layers")
     if isinstance(target, LeanLlama):
         return target.first_layers(count)
-    if isinstance(target, HFModel):
-        return HFModel(shortened(target.model, count))
-    raise ValueError(f"{type(target).__name__} has no layers to leave early")
+    assert isinstance(target, HFModel)
+    return HFModel(shortened(target.model, count))
 
 
 def shortened(model: PreTrainedModel, count: int) -> PreTrainedModel:
     """Return a copy of `model` that ends after `count` layers; everything in it is shared."""
     decoder: Any = model.get_decoder()
     num_layers = len(decoder.layers)
-    if not 1 <= count <= num_layers:
-        raise ValueError(f"{count} of {num_layers} layers")
     config = copy.deepcopy(model.config)
     text_config = config.get_text_config()
     for name, value in list(vars(text_config).items()):
