@@ -201,5 +201,10 @@ def cache_for(model: PreTrainedModel) -> CropCache | SnapshotCache:
     return CropCache(model.config)
 
 
+def attends(model: PreTrainedModel) -> list[bool]:
+    """Return for every layer of `model` whether it keeps keys and values."""
+    return [isinstance(layer, DynamicLayer) for layer in _empty(model.config).layers]
+
+
 def _slides(layer: Any) -> bool:
     return isinstance(layer, DynamicSlidingWindowLayer)

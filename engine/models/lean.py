@@ -13,6 +13,7 @@ so greedy text cannot depend on the drafter at all. `models/identity` tests whet
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -55,6 +56,11 @@ class KeyValues:
         self._shape = (num_heads, _FIRST_CAPACITY, head_dim)
         self.keys = [torch.empty(self._shape) for _ in range(num_layers)]
         self.values = [torch.empty(self._shape) for _ in range(num_layers)]
+
+    def empty_like(self, num_layers: int) -> KeyValues:
+        """Return an empty cache for another number of such layers."""
+        heads, _, head_dim = self._shape
+        return KeyValues(num_layers, heads, head_dim)
 
     def crop(self, length: int) -> int:
         """Drop everything behind `length`; return how many entries that were."""
@@ -223,6 +229,19 @@ class LeanLlama:
                 model.model.layers[i] = nn.Identity()
         self._taps: tuple[Tap, ...] = ()
         self._held: list[int] = []
+
+    @property
+    def num_layers(self) -> int:
+        """How many layers there are."""
+        return len(self._blocks)
+
+    def first_layers(self, count: int) -> LeanLlama:
+        """Return a model of the first `count` layers, norm and head, with a cache of its own."""
+        short = copy.copy(self)
+        short._blocks = self._blocks[:count]
+        short._cache = self._cache.empty_like(count)
+        short._taps, short._held = (), []
+        return short
 
     def tap(self, taps: tuple[Tap, ...]) -> None:
         """Choose the hidden states that `read` returns: after the final norm, or after layer n."""

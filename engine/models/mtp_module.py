@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from safetensors.torch import load_file
@@ -38,6 +38,9 @@ _DEEPSEEK_NAMES = {
     "projection": "eh_proj",
     "norm": "shared_head.norm",
 }
+
+
+Placed = TypeVar("Placed", bound=nn.Module)
 
 
 class Kinds(NamedTuple):
@@ -109,13 +112,7 @@ class MTPModule(nn.Module):
         num_rows = x.shape[1]
         positions = torch.arange(first, first + num_rows, device=x.device)[None]
         held = int(cache.get_seq_length()) if cache is not None else 0
-        mask = None
-        if num_rows > 1:  # without a mask, sdpa would align a causal one to the wrong corner
-            whole = torch.ones(num_rows, held + num_rows, dtype=torch.bool, device=x.device)
-            hidden_places = ~whole.tril(held)
-            # Added to the scores, which every kind of attention understands.
-            mask = torch.zeros_like(hidden_places, dtype=x.dtype)
-            mask = mask.masked_fill_(hidden_places, torch.finfo(x.dtype).min)[None, None]
+        mask = causal_mask(x, held)
         x = self.block(
             x,
             attention_mask=mask,
@@ -127,7 +124,22 @@ class MTPModule(nn.Module):
         return normed
 
 
-def placed_like(module: MTPModule, weight: Tensor) -> MTPModule:
+def causal_mask(x: Tensor, held: int) -> Tensor | None:
+    """Return what is added to the scores of rows x [B, n, D] behind `held` entries; None for one.
+
+    Every kind of attention understands it. Without a mask, sdpa would align a causal one to the
+    wrong corner.
+    """
+    num_rows = x.shape[1]
+    if num_rows == 1:
+        return None
+    whole = torch.ones(num_rows, held + num_rows, dtype=torch.bool, device=x.device)
+    hidden_places = ~whole.tril(held)
+    mask = torch.zeros_like(hidden_places, dtype=x.dtype)
+    return mask.masked_fill_(hidden_places, torch.finfo(x.dtype).min)[None, None]
+
+
+def placed_like(module: Placed, weight: Tensor) -> Placed:
     """Move a module to where a weight of the target is, in its dtype.
 
     Buffers keep theirs: rounded rotary frequencies would turn far positions wrong.

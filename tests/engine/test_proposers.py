@@ -16,6 +16,8 @@ from engine.models.hf import HFModel
 from engine.models.toy import ToyCodec, ToyModel
 from engine.proposers.base import Context
 from engine.proposers.draft_model import DraftModel
+from engine.proposers.eagle3 import Eagle3
+from engine.proposers.early_exit import first_layers
 from engine.proposers.mtp import MTP
 from engine.proposers.nothing import Nothing
 from engine.proposers.prompt_lookup import PromptLookup, find_latest
@@ -29,6 +31,7 @@ from tests.engine.tiny import (
     mtp_parts,
     rounds,
     run,
+    tiny_eagle3_parts,
     tiny_pair,
     toy_pair,
 )
@@ -40,6 +43,10 @@ PROPOSERS = {
     "draft model": lambda s, g: DraftModel(tiny_pair().draft, s, g, vocab_size=VOCAB),
     "small draft model": lambda s, g: DraftModel(HFModel(llama(vocab=90)), s, g, vocab_size=VOCAB),
     "mtp": lambda s, g: MTP(tiny_pair().mtp, s, g),
+    "eagle3": lambda s, g: Eagle3(tiny_eagle3_parts(tiny_pair().target.model), s, g),
+    "early exit": lambda s, g: DraftModel(
+        first_layers(tiny_pair().target, 1), s, g, vocab_size=VOCAB
+    ),
     "prompt lookup": lambda s, g: PromptLookup(vocab_size=VOCAB, device=CPU),
     "synthetic": lambda s, g: Synthetic(tiny_pair().target, s, g, alpha=0.7),
 }
@@ -145,7 +152,7 @@ def test_numbers_come_only_from_the_generator_it_was_built_with(name):
 
 # --- stopping when unsure ---
 
-MODEL_PROPOSERS = ("draft model", "small draft model", "mtp")
+MODEL_PROPOSERS = ("draft model", "small draft model", "mtp", "eagle3", "early exit")
 
 
 def confidences(draft):

@@ -9,10 +9,12 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from engine.decode import decode
 from engine.events import Event, Finished, Prefilled, Settings, Started, Verified
+from engine.models.eagle3_module import Eagle3Module, Variant
 from engine.models.hf import HFModel
 from engine.models.mtp_module import MTPModule, module_config
 from engine.models.toy import ToyCodec, ToyModel
 from engine.proposers.base import Context, Draft, certain_draft
+from engine.proposers.eagle3 import Eagle3Parts, eagle3_parts
 from engine.proposers.mtp import MTPParts
 from engine.proposers.nothing import Nothing
 from engine.runtime import LoadedPair
@@ -20,6 +22,7 @@ from engine.sampling import Sampler, Streams
 
 CPU = torch.device("cpu")
 VOCAB = 97
+EAGLE3_VOCAB = torch.arange(1, 81, 2)  # the 40 tokens that the random EAGLE-3 heads score
 METHODS = ("plain", "mtp", "draft", "lookup", "synthetic")
 
 
@@ -64,6 +67,29 @@ def mtp_parts(target: LlamaForCausalLM, *, seed=0) -> MTPParts:
         vocab_size=target.config.vocab_size,
         device=CPU,
     )
+
+
+def eagle3_module(target: LlamaForCausalLM, *, seed=0, num_tokens=40, **variant) -> Eagle3Module:
+    """Return a random EAGLE-3 head; `variant` says where its norms stand."""
+    config = module_config(target.config)
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        module = Eagle3Module(
+            config,
+            target_width=config.hidden_size,
+            num_tokens=num_tokens,
+            variant=Variant(**variant),
+        )
+        module = module.eval().requires_grad_(False)
+        for weight in module.parameters():
+            weight += torch.randn_like(weight) * 0.2
+    return module
+
+
+def tiny_eagle3_parts(target: LlamaForCausalLM, taps=(0, 1, 2)) -> Eagle3Parts:
+    """Return a random head with a small vocabulary on top of `target`."""
+    module = eagle3_module(target)
+    return eagle3_parts(module, taps, target.get_input_embeddings(), VOCAB, EAGLE3_VOCAB)
 
 
 @cache
