@@ -38,7 +38,7 @@ STORY = (
     "That is all there is to it."
 )
 LONG = "at great length"
-"""A prompt with these words gets a text that takes half a minute."""
+"""A prompt with these words gets a text that takes many seconds."""
 
 UNTIL_STOPPED = "until it is stopped"
 """A prompt with these words has two rounds and waits; a stop ends it after the third."""

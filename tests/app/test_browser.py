@@ -115,7 +115,7 @@ def test_closing_the_page_ends_the_engine(page: Any, toy_site: Site) -> None:
     visit(page, toy_site)
     pair = toy_site.loader.pair
     page.fill("#prompt textarea", f"leave me {LONG}")
-    page.fill("#max_new_tokens input", "2000")
+    page.fill("#max_new_tokens input", "512")
     page.click("#run")
     wait_said(page, "First the baseline")
     page.goto("about:blank")
