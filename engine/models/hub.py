@@ -12,6 +12,7 @@ from __future__ import annotations
 import errno
 import io
 import json
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -41,8 +42,8 @@ def folder_of(name: str, report: Report = silent) -> Path:
     incomplete_checkpoint.
     """
     report(Progress("find", detail=name))
-    local = Path(name).expanduser()
-    folder = local if local.is_dir() else _fetched(name, report)
+    local = Path(os.path.expanduser(name))  # unlike Path's own, it takes a ~ that means nobody
+    folder = local if name.strip() and local.is_dir() else _fetched(name, report)
     check_folder(folder, name)
     return folder
 
