@@ -26,6 +26,7 @@ from tests.engine.folders import (
     qwen35_folder,
     save,
 )
+from tests.engine.test_gguf_checkpoint import original, write_gguf
 from tests.engine.tiny import CPU, finished, llama, rounds
 
 PROMPT = "one two one two"
@@ -145,6 +146,26 @@ def test_a_draft_in_int8_drafts_and_changes_no_text(llamas):
 def test_a_catalogue_model_can_be_named_in_an_ad_hoc_pair():
     assert load().model("smollm2-135m").source == "wheel"
     assert load().model("Qwen/Qwen3-8B").id == "qwen3-8b"
+
+
+def test_a_gguf_folder_is_loaded_through_the_library(tmp_path):
+    folder = tmp_path / "gguf"
+    folder.mkdir()
+    write_gguf(folder / "tiny.gguf")
+    count = sum(weight.numel() for weight in original(tied=True).parameters())
+    assert checkpoint.stored_in(folder, "x") == Stored(count, "F32")
+    pair = loaded(folder, draft=folder)
+    prompt = pair.codec.encode("the cat", raw=True)
+    with torch.no_grad():
+        expected = original(tied=True)(torch.tensor([prompt])).logits[0, -1:]
+    assert torch.allclose(pair.target.read(prompt).logits, expected, atol=1e-4)
+    texts = [finished(ids_of(pair, method)).token_ids for method in ("plain", "draft")]
+    assert texts[0] == texts[1]
+
+
+def test_a_gguf_file_that_the_library_does_not_know_is_refused(tmp_path):
+    write_gguf(tmp_path / "tiny.gguf", arch="mystery")
+    assert refusal(loaded, tmp_path).code == "cannot_load"
 
 
 # --- numbers, places and memory ---
