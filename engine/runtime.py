@@ -1,8 +1,8 @@
 """A loaded pair, and how a request becomes a run.
 
-Contract: `load_pair` loads a pair of the catalogue or any other; `LoadedPair.run` gives the events of one run.
-A pair runs one request at a time; a second one waits. To offer a new proposer, add it to the
-catalogue and to `LoadedPair.proposer`.
+Contract: `load_pair` loads a pair of the catalogue or any other; `LoadedPair.run` gives the events
+of one run. A pair runs one request at a time; a second one waits. To offer a new proposer, add it
+to the catalogue and to `LoadedPair.proposer`.
 """
 
 from __future__ import annotations
