@@ -7,7 +7,7 @@ of the catalogue and, where it is another one, the pair that is chosen now.
 from __future__ import annotations
 
 from app.wording import Say
-from engine.catalog import Catalog, Pair
+from engine.catalog import NATIVE, Catalog, Pair
 
 
 def choices(say: Say, known: Catalog, chosen: str = "") -> list[tuple[str, str]]:
@@ -20,11 +20,12 @@ def choices(say: Say, known: Catalog, chosen: str = "") -> list[tuple[str, str]]
 
 def label(say: Say, known: Catalog, pair: Pair) -> str:
     """Return a pair's name with its size class; it says so where nobody ran the pair."""
-    names = known.model(pair.target).name
     verified = known.is_verified(pair)
-    if not verified:  # what was made for each other needs no list of parts
-        names += " + MTP" if pair.mtp else ""
-        names += f" + {known.model(pair.draft).name}" if pair.draft else ""
+    drafters = [name for name in (pair.mtp, pair.draft) if name]
+    if verified:  # what was made for each other needs no list of parts
+        drafters = []
+    parts = ["MTP" if name == NATIVE else known.model(name).name for name in drafters]
+    names = " + ".join([known.model(pair.target).name, *parts])
     if not pair.size:
         return say("pair.own", names=names)
     key = "pair.label" if verified else "pair.unverified"
