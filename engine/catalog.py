@@ -23,7 +23,7 @@ from engine.errors import PlaygroundError
 ASSETS = Path(__file__).resolve().parent.parent / "assets"
 Kind = Literal["none", "integrated", "assembled", "draftless", "synthetic"]
 Size = Literal["cpu", "8gb", "24gb", "80gb"]
-"""What a pair runs on in reasonable time: any computer, or a GPU of that memory (in bf16)."""
+"""What a pair runs on in reasonable time: a computer with 16 GB, or a GPU of that memory (bf16)."""
 
 NATIVE = "native"
 """As the `mtp` of a pair: the module that lies inside the target's own checkpoint."""
