@@ -12,6 +12,7 @@ from typing import Any
 
 import gradio as gr
 
+from app import i18n, pairs
 from app.session import Session
 from app.wording import Say, Wording
 
@@ -62,16 +63,16 @@ class Controls:
         gr.HTML('<div class="dl-queue" role="status"></div>', elem_id="queue")
 
     def _fields(self) -> None:
-        pairs = [(_pair_name(self.session, name), name) for name in self.session.catalog.pairs]
+        # The choices depend on what is chosen as well as on the language: see `offered`.
+        say = partial(i18n.text, i18n.DEFAULT)
         default = self.session.default_pair
-        self.pair = self._field(gr.Dropdown, "pair", choices=pairs, value=default)
+        pairs_to_choose = pairs.choices(say, self.session.catalog)
+        self.pair = self._field(gr.Dropdown, "pair", choices=pairs_to_choose, value=default)
         self.model = gr.HTML("", elem_id="model")
         self.method = self._add(
             gr.Radio,
-            lambda say: {
-                "label": say("label.method"),
-                "choices": method_choices(say, self.methods),
-            },
+            lambda say: {"label": say("label.method")},
+            choices=method_choices(say, self.methods),
             value=default_method(self.methods),
             interactive=True,
             elem_id="method",
@@ -175,6 +176,14 @@ def prompt_box(session: Session, wording: Wording, *, lines: int, before: str = 
     return prompt
 
 
+def offered(session: Session, language: str, pair_id: str) -> tuple[Any, Any]:
+    """Return updates that make the pair and method fields offer what there is, in a language."""
+    say = partial(i18n.text, language)
+    pair_choices = pairs.choices(say, session.catalog, pair_id)
+    methods = method_choices(say, session.methods(pair_id))
+    return gr.update(choices=pair_choices, value=pair_id), gr.update(choices=methods)
+
+
 def default_method(methods: tuple[str, ...]) -> str:
     """Return the method the page starts with."""
     return "mtp" if "mtp" in methods else methods[0]
@@ -187,7 +196,3 @@ def method_choices(say: Say, methods: tuple[str, ...]) -> list[tuple[str, str]]:
 
 def _preset_name(preset_id: str, say: Say) -> dict[str, Any]:
     return {"value": say(f"preset.{preset_id}")}
-
-
-def _pair_name(session: Session, pair_id: str) -> str:
-    return session.catalog.models[session.catalog.pair(pair_id).target].name

@@ -1,7 +1,7 @@
 """Puts the page together.
 
 Contract: `build` returns the page and `launch_options` what `Blocks.launch` must be told with it.
-Neither loads a model. Nothing the page does leaves the machine.
+Neither loads a model. Nothing leaves the machine but the wish for a model that somebody chose.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 
 # Read by gradio when it is imported; a playground has nobody to report to.
 os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")
-os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
 # Gradio builds a table of all past events after each one; nobody reads it here.
 os.environ.setdefault("GRADIO_ANALYTICS_CACHE_FREQUENCY", "1000000000")
 os.environ.setdefault("GRADIO_ANALYTICS_MAX_EVENTS", "500")

@@ -1,9 +1,11 @@
 """The only door to the torch side: a form becomes an iterator of events.
 
-Contract: one `Session` serves the whole process. `start_loading` returns at once and loads in a
-thread; `check` refuses a bad form with a PlaygroundError before anything runs; `events` lets one
-run at a time use the engine and ends within one round once `cancelled()` says so. The engine's
-runtime is imported inside the loading thread, so this module costs nothing to import.
+Contract: one `Session` serves the whole process and keeps one pair in memory. `start_loading`
+returns at once and loads in a thread, which waits for the run that goes on and lets go of the pair
+before; a pair that failed can be tried again, and so can the one before. `check` refuses a bad form
+with a PlaygroundError before anything runs; `events` lets one run at a time use the engine and ends
+within one round once `cancelled()` says so. The engine's runtime is imported inside the loading
+thread, so this module costs nothing to import.
 
 Words: a *loader* has the shape of `engine.runtime.load_pair`, which tests replace with a toy.
 """
@@ -96,6 +98,8 @@ class Loading:
     detail: str = ""
     pair: Pair | None = None
     error: PlaygroundError | None = None
+    """Done without either: another pair was asked for before this one's turn came."""
+
     done: threading.Event = field(default_factory=threading.Event)
 
     def note(self, progress: Progress) -> None:
@@ -105,7 +109,7 @@ class Loading:
 
 
 class Session:
-    """Loads pairs once, checks forms, and hands out one run at a time."""
+    """Keeps a pair loaded, checks forms, and hands out one run at a time."""
 
     def __init__(
         self,
@@ -120,6 +124,7 @@ class Session:
         self._device = device
         self._recording = recording
         self._loadings: dict[str, Loading] = {}
+        self._latest: Loading | None = None  # who asked last decides what is loaded
         self._guard = threading.Lock()
         self._engine = threading.Lock()
 
@@ -129,7 +134,7 @@ class Session:
         return next(iter(self.catalog.pairs))
 
     def methods(self, pair_id: str) -> tuple[str, ...]:
-        """Return the methods the page offers for a pair."""
+        """Return the methods the page offers for a pair.  Raises PlaygroundError: unknown_pair."""
         offered = self.catalog.methods_of(self.catalog.pair(pair_id))
         return tuple(name for name in offered if self.catalog.methods[name].page)
 
@@ -138,12 +143,16 @@ class Session:
         return self._loadings.get(pair_id)
 
     def start_loading(self, pair_id: str) -> Loading:
-        """Load a pair in the background unless that goes on or went well; a failure is retried."""
+        """Load a pair in the background unless that goes on or went well; a failure is retried.
+
+        The pair before is let go. Ask only when nobody with another pair is ahead in the line.
+        """
         with self._guard:
             known = self._loadings.get(pair_id)
             if known is not None and known.error is None:
+                self._latest = known
                 return known
-            loading = self._loadings[pair_id] = Loading(pair_id)
+            loading = self._latest = self._loadings[pair_id] = Loading(pair_id)
         thread = threading.Thread(
             target=self._load_into, args=(loading,), name=f"load-{pair_id}", daemon=True
         )
@@ -190,15 +199,15 @@ class Session:
     @contextmanager
     def _engine_of(self, pair_id: str, cancelled: Callable[[], bool]) -> Iterator[Pair | None]:
         """Keep the engine for one user of a loaded pair; None when that was cancelled first."""
-        loading = self.loading(pair_id)
-        if loading is None or loading.pair is None:
-            raise ValueError(f"pair {pair_id!r} is not loaded")
         # A stopped run still finishes its round; the next one waits for it here.
         while not self._engine.acquire(timeout=0.05):
             if cancelled():
                 yield None
                 return
         try:
+            loading = self.loading(pair_id)
+            if loading is None or loading.pair is None:
+                raise ValueError(f"pair {pair_id!r} is not loaded")
             yield loading.pair
         finally:
             self._engine.release()
@@ -218,15 +227,33 @@ class Session:
             return None
 
     def _load_into(self, loading: Loading) -> None:
-        try:
-            loading.pair = self._load(loading.pair_id, device=self._device, report=loading.note)
-            loading.stage, loading.fraction = "ready", 1.0
-        except PlaygroundError as error:
-            loading.error = error
-        except Exception as error:  # a page must say what broke, whatever it was
-            loading.error = unexpected(error)
-        finally:
-            loading.done.set()
+        """Load one pair in place of the one before, once whoever uses the engine is done."""
+        with self._engine:
+            if not self._take_place(loading):
+                loading.done.set()
+                return
+            try:
+                loading.pair = self._load(loading.pair_id, device=self._device, report=loading.note)
+                loading.stage, loading.fraction = "ready", 1.0
+            except PlaygroundError as error:
+                # The frames of its traceback hold what was loaded until then.
+                loading.error = error.with_traceback(None)
+            except Exception as error:  # a page must say what broke, whatever it was
+                loading.error = unexpected(error)
+            finally:
+                loading.done.set()
+
+    def _take_place(self, coming: Loading) -> bool:
+        """Let go of the pair before; or of this one, when another was asked for meanwhile."""
+        with self._guard:
+            if self._latest is not coming:
+                self._loadings = {k: v for k, v in self._loadings.items() if v is not coming}
+                return False
+            for loading in self._loadings.values():
+                if loading is not coming:
+                    loading.pair = None
+            self._loadings = {coming.pair_id: coming}
+            return True
 
 
 def unexpected(error: BaseException) -> PlaygroundError:

@@ -14,7 +14,7 @@ from typing import Protocol, TypeVar
 
 from app import line
 from app.saying import Status, say, say_error, say_loading, say_place
-from app.session import Session, unexpected
+from app.session import Loading, Session, unexpected
 from engine.errors import PlaygroundError
 
 WAIT_SECONDS = 0.1
@@ -66,16 +66,22 @@ async def _wait(
     session: Session, pair: str, place: line.Ticket, cancelled: Cancelled
 ) -> AsyncGenerator[Status, None]:
     """Yield what is waited for, until the pair is loaded and nobody is ahead, or until a stop."""
-    loading = session.start_loading(pair)
+    mine: Loading | None = None
     said: Status | None = None
     since = 0.0
     while not cancelled():
         ahead = session.line.ahead(place)
-        if loading.error is not None:
-            raise loading.error
-        if loading.done.is_set() and not ahead:
-            return
-        now = say_place(ahead) if loading.done.is_set() else say_loading(loading)
+        if mine is None and not ahead:  # before, whoever is ahead may need another pair
+            mine = session.start_loading(pair)
+        if mine is not None and mine.error is not None:
+            raise mine.error
+        if mine is not None and mine.done.is_set():
+            if mine.pair is not None:
+                return
+            mine = session.start_loading(pair)
+        loading = mine or session.loading(pair)
+        going = loading is not None and not loading.done.is_set()
+        now = say_loading(loading) if loading is not None and going else say_place(ahead)
         # Said again now and then: a page that is gone is noticed only when something is sent.
         if now != said or since >= 1:
             yield now

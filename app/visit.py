@@ -41,6 +41,9 @@ class Visit:
 
     language: str = "en"
     tab: str = ""
+    pair: str = ""
+    """The pair that the form names, once the page has said how far it is."""
+
     ticket: int = 0
     waiting: Form | None = None
     stopped: bool = False

@@ -21,8 +21,8 @@ from engine.events import Finished, Prefilled, Settings, Verified
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; return the exit code."""
-    # Nothing here needs a model hub; without this, libraries would ask one.
-    os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    # The hub is asked for what was named, and told nothing else.
+    os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
     options = _parser().parse_args(arguments)
     try:
         result: int = options.command(options)
@@ -55,7 +55,7 @@ def _generate(options: argparse.Namespace) -> int:
         confidence=options.confidence,
     )
     check_request(options.prompt, settings)  # before a minute of loading
-    pair = load_pair(options.pair, device=options.device, report=_report)
+    pair = load_pair(_pair_id(options), device=options.device, report=_report)
     pair.check(options.method, options.prompt, settings)
     metrics = Metrics()
     events = []
@@ -80,7 +80,7 @@ def _check(options: argparse.Namespace) -> int:
     """Print what can be said before loading; exit code 2 when something is in the way."""
     from engine.preflight import preflight
 
-    checks = preflight(catalog.load(), catalog.load().pair(options.pair))
+    checks = preflight(catalog.load(), catalog.load().pair(_pair_id(options)))
     for check in checks:
         print(f"{'ok ' if check.passed else 'NO '} {check.code}: {check.text}")
     return 0 if all(check.passed for check in checks) else 2
@@ -91,7 +91,7 @@ def _bench(options: argparse.Namespace) -> int:
     from engine import bench
 
     result = bench.run_bench(
-        options.pair,
+        _pair_id(options),
         methods=options.methods,
         gammas=options.gamma,
         domains=options.domains,
@@ -113,6 +113,20 @@ def _budget(options: argparse.Namespace) -> int:
     return 0
 
 
+def _pair_id(options: argparse.Namespace) -> str:
+    """Return the id of the pair that was asked for: one of the catalogue, or named by its parts.
+
+    Raises PlaygroundError("no_target") for a drafter without a target.
+    """
+    named = (options.target, options.draft, options.mtp)
+    if not any(named):
+        return str(options.pair)
+    target, draft, mtp = named
+    if getattr(options, "method", "") == "mtp" and not mtp:
+        mtp = catalog.NATIVE
+    return catalog.pair_of(target, draft, mtp).id
+
+
 def _names(text: str) -> list[str]:
     return [name.strip() for name in text.split(",") if name.strip()]
 
@@ -131,10 +145,20 @@ class _Parser(argparse.ArgumentParser):
 
 def _parser() -> argparse.ArgumentParser:
     known = catalog.load()
+    first = next(iter(known.pairs))
     parser = _Parser(prog="python -m engine", description=__doc__)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     shared = _Parser(add_help=False)
-    shared.add_argument("--pair", default="smollm2", help=f"one of: {', '.join(known.pairs)}")
+    shared.add_argument("--pair", default=first, help=f"one of: {', '.join(known.pairs)}")
+    name = "hub id or local folder"
+    shared.add_argument("--target", default="", metavar="MODEL", help=f"{name}, instead of --pair")
+    shared.add_argument("--draft", default="", metavar="MODEL", help=f"{name} of a draft model")
+    shared.add_argument(
+        "--mtp",
+        default="",
+        metavar="MODEL",
+        help=f"{name} of an MTP module; {catalog.NATIVE}: the one in the target's checkpoint",
+    )
     shared.add_argument("--device", default=None, help="cuda, mps or cpu; by what is there")
 
     generate = commands.add_parser("generate", parents=[shared], help="answer one prompt")
@@ -170,7 +194,7 @@ def _parser() -> argparse.ArgumentParser:
     bench.set_defaults(command=_bench)
 
     budget = commands.add_parser("budget", help="split the time of a target pass into parts")
-    budget.add_argument("--pair", default="smollm2", help=f"one of: {', '.join(known.pairs)}")
+    budget.add_argument("--pair", default=first, help=f"one of: {', '.join(known.pairs)}")
     budget.set_defaults(command=_budget)
     return parser
 

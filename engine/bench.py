@@ -197,19 +197,21 @@ class Reference:
     def __init__(self, pair: LoadedPair) -> None:
         from transformers import AutoModelForCausalLM
 
+        from engine.loading import find
         from engine.models.loader import assemble_draft
-        from engine.models.source import checkpoint_folder
-        from engine.runtime import bundled_folder
 
         known = catalog.load()
         names = known.pair(pair.id)
-        folder = checkpoint_folder(known.models[names.target])
+        folder = find(known.model(names.target))
         load = AutoModelForCausalLM.from_pretrained
         self._pair = pair
         self._model = load(folder, dtype=torch.float32, local_files_only=True).eval()
         self._draft = None
         if names.draft:
-            whole = assemble_draft(bundled_folder(known, names.draft), folder)
+            draft = known.model(names.draft)
+            whole = find(draft)
+            if draft.source == "bundled":
+                whole = assemble_draft(whole, folder)
             self._draft = load(whole, dtype=torch.float32, local_files_only=True).eval()
             stock = self._draft.generation_config
             self._default = (stock.num_assistant_tokens, stock.num_assistant_tokens_schedule)
@@ -316,7 +318,8 @@ def _counts(entry: Entry, domains: list[str]) -> dict[str, float | None]:
 def _limit(pair: LoadedPair) -> dict[str, float]:
     """Return what no decoding of one token at a time could beat here."""
     known = catalog.load()
-    num_weights = known.models[known.pair(pair.id).target].parameters_m * 1e6
+    stated = known.model(known.pair(pair.id).target).parameters_m * 1e6
+    num_weights = stated or pair.memory("plain") / 4
     costs = next(iter(pair.costs.values()))
     return {
         "weights_mb": round(num_weights * 4 / 1e6, 1),

@@ -21,9 +21,9 @@ from transformers import AutoConfig, LlamaConfig, LlamaForCausalLM
 from engine import catalog
 from engine.device import use_cores
 from engine.errors import PlaygroundError
+from engine.loading import find
 from engine.models.lean import LeanLlama, supports
 from engine.models.linear import Apply
-from engine.models.source import checkpoint_folder
 
 CONTEXT = 128
 WIDTHS = tuple(range(1, 9))
@@ -53,7 +53,7 @@ def pass_budget(pair_id: str, *, repeats: int = 15) -> tuple[list[Parts], float]
     target that the lean forward does not know.
     """
     known = catalog.load()
-    folder = checkpoint_folder(known.models[known.pair(pair_id).target])
+    folder = find(known.model(known.pair(pair_id).target))
     use_cores()
     config = AutoConfig.from_pretrained(folder, local_files_only=True)
     config.dtype = torch.float32

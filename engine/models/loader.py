@@ -16,14 +16,17 @@ from pathlib import Path
 import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
-from torch import Tensor
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
+from torch import Tensor, nn
+from transformers import AutoTokenizer, PreTrainedModel
 from transformers.utils.logging import disable_progress_bar
 
-from engine.models import lean, linear
+from engine.errors import PlaygroundError
+from engine.models import checkpoint, lean, linear
 from engine.models.base import LanguageModel
+from engine.models.checkpoint import Plan
 from engine.models.hf import HFModel
-from engine.models.mtp_module import load_module, placed_like
+from engine.models.hub import gguf_file
+from engine.models.mtp_module import MTPModule, load_module, placed_like
 from engine.models.source import appearing, cache_folder
 from engine.proposers.mtp import Chain, MTPParts
 from engine.text import HFCodec
@@ -38,16 +41,29 @@ disable_progress_bar()
 def load_model(folder: Path, device: torch.device) -> PreTrainedModel:
     """Load a causal model: fp32 on a CPU, bf16 elsewhere."""
     dtype = torch.float32 if device.type == "cpu" else torch.bfloat16
-    model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
-        folder, dtype=dtype, local_files_only=True, attn_implementation="sdpa"
-    )
-    return model.eval().requires_grad_(False).to(device)
+    return checkpoint.load_model(folder, Plan(device, dtype))
 
 
 def load_codec(folder: Path, model: PreTrainedModel) -> HFCodec:
-    """Load the tokenizer; every EOS id the model or tokenizer names ends a text."""
-    tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
-    named = [tokenizer.eos_token_id, model.config.eos_token_id]
+    """Load the tokenizer; every EOS id the model or tokenizer names ends a text.
+
+    Raises PlaygroundError: no_tokenizer, slow_tokenizer.
+    """
+    file = gguf_file(folder, folder.name)
+    options = {"gguf_file": file} if file else {"config": model.config}
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(
+            folder, local_files_only=True, trust_remote_code=False, **options
+        )
+    except (OSError, ValueError, KeyError, ImportError) as error:
+        raise PlaygroundError(
+            "no_tokenizer",
+            f"{folder.name} has no tokenizer that can be loaded.",
+            "Put the model's tokenizer.json and tokenizer_config.json into its folder.",
+            model=folder.name,
+        ) from error
+    named = [tokenizer.eos_token_id]
+    named.append(getattr(model.config.get_text_config(), "eos_token_id", None))
     named.append(getattr(model.generation_config, "eos_token_id", None))
     ids: set[int] = set()
     for value in named:
@@ -59,9 +75,19 @@ def prepare(model: PreTrainedModel) -> LanguageModel:
     """Wrap a target for reading: the lean forward where it applies; weights may move out."""
     if lean.supports(model):
         return lean.LeanLlama(model, drop=True)
-    if model.device.type == "cpu":
+    if model.device.type == "cpu" and model.dtype == torch.float32:
         linear.pack(model)
     return HFModel(model)
+
+
+def prepare_draft(model: PreTrainedModel, *, int8: bool) -> LanguageModel:
+    """Wrap any draft model for reading, in int8 where that is asked and the lean forward applies.
+
+    Whatever it proposes is judged by the target, so rounding costs a little acceptance at most.
+    """
+    if int8 and lean.supports(model):
+        return lean.LeanLlama(model, make=linear.int8, drop=True)
+    return prepare(model)
 
 
 def load_draft(
@@ -109,6 +135,30 @@ def load_mtp(
             head_weight, None if vocab is None else vocab.to(device), in_int8=int8
         ),
         vocab_size=int(target.config.vocab_size),
+        device=device,
+    )
+
+
+def native_parts(
+    module: MTPModule, target: PreTrainedModel, head_weight: Tensor, *, int8: bool = False
+) -> MTPParts:
+    """Make a module of `load_native` ready to draft for a prepared target.
+
+    `head_weight` [V, D] is the target's output matrix from before that. The target's own head
+    serves where it is as good: for a large vocabulary a second copy would be most of a small model.
+    """
+    device = head_weight.device
+    head = target.get_output_embeddings()
+    if device.type == "cpu" and head_weight.dtype == torch.float32:
+        linear.pack(module)
+    unpacked = isinstance(head, nn.Linear) and device.type == "cpu"
+    if int8 or unpacked or next(head.parameters(), head_weight).device != device:
+        head = linear.trimmed_head(head_weight, None, in_int8=int8)
+    return MTPParts(
+        module=module.to(device),
+        embedding=target.get_input_embeddings(),
+        head=head,
+        vocab_size=int(target.config.get_text_config().vocab_size),
         device=device,
     )
 

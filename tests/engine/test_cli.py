@@ -116,6 +116,37 @@ def test_an_unknown_pair_is_one_line_and_code_2(capsys):
     assert said.err.count("\n") == 1
 
 
+PARTS = {
+    "target alone": (["--target", "a/b"], "target=a/b"),
+    "a folder and a draft": (["--target", "/m/x", "--draft", "c/d"], "target=/m/x&draft=c/d"),
+    "a head": (["--target", "a/b", "--mtp", "e/f"], "target=a/b&mtp=e/f"),
+    "the head inside": (["--target", "a/b", "--mtp", "native"], "target=a/b&mtp=native"),
+    "its own head is meant": (["--target", "a/b", "--method", "mtp"], "target=a/b&mtp=native"),
+    "a pair": (["--pair", "qwen3-8b"], "qwen3-8b"),
+}
+
+
+@pytest.mark.parametrize("case", PARTS)
+def test_a_pair_can_be_named_by_its_parts(loaded, case):
+    arguments, pair_id = PARTS[case]
+    generate("--max-new-tokens", "2", *arguments)
+    assert loaded == [(pair_id, None)]
+    assert load().pair(pair_id).id == pair_id
+
+
+def test_a_draft_without_a_target_is_one_line_and_code_2(loaded, capsys):
+    assert generate("--draft", "a/b") == 2
+    assert "--target" not in (said := capsys.readouterr().err)
+    assert "needs a target" in said
+
+
+def test_a_pair_named_by_its_parts_can_be_checked(capsys):
+    assert cli.main(["check", "--target", "a/b", "--draft", "c/d", "--mtp", "native"]) == 0
+    said = capsys.readouterr().out
+    assert "b comes from the hub" in said
+    assert "d comes from the hub" in said
+
+
 def test_weights_that_are_missing_are_one_line_and_code_2(monkeypatch, capsys):
     def missing(*_, **__):
         raise PlaygroundError("target_missing", "It is not here.", "Connect once.")
