@@ -278,6 +278,10 @@ function drawFoot() {
     const code = where.threads === "1" ? "foot.where.one" : "foot.where";
     parts.push(say({ code, facts: where, plain: where.device }));
   }
+  if (where.mtp_wiring && now.method === "mtp") {
+    const percent = fixed(100 * Number(where.mtp_agreement), 0);
+    parts.push(fill(word("foot.wiring." + where.mtp_wiring), { percent }));
+  }
   if (where.drafters) parts.push(fill(word("foot.drafters"), { dtype: where.drafters }));
   $("foot").replaceChildren(...parts.map((part) => make("span", "", part)));
   $("foot").title = Object.entries(where).map((pair) => pair.join(": ")).join("\n");

@@ -28,7 +28,7 @@ Size = Literal["cpu", "8gb", "24gb", "80gb"]
 NATIVE = "native"
 """As the `mtp` of a pair: the module that lies inside the target's own checkpoint."""
 
-PARTS = ("target", "draft", "mtp")
+PARTS = ("target", "draft", "mtp", "eagle3")
 VALUE_BYTES = {"float32": 4, "bfloat16": 2}
 
 
@@ -89,6 +89,7 @@ class Pair:
     target: str
     mtp: str = ""
     draft: str = ""
+    eagle3: str = ""
     size: Size | Literal[""] = ""
     expect: str = ""
 
@@ -139,7 +140,7 @@ class Catalog:
 
     def models_of(self, pair: Pair) -> tuple[Model, ...]:
         """Return the models that a pair loads; a native MTP module is part of its target."""
-        names = (pair.target, pair.mtp, pair.draft)
+        names = (pair.target, pair.mtp, pair.draft, pair.eagle3)
         return tuple(self.model(name) for name in names if name not in ("", NATIVE))
 
     def is_verified(self, pair: Pair) -> bool:
@@ -179,21 +180,20 @@ def load(path: Path = ASSETS / "catalog.toml") -> Catalog:
     return catalog
 
 
-def pair_of(target: str, draft: str = "", mtp: str = "") -> Pair:
+def pair_of(target: str, draft: str = "", mtp: str = "", eagle3: str = "") -> Pair:
     """Return an ad hoc pair of hub ids, local folders or ids of the catalogue's models.
 
     Raises PlaygroundError("no_target").
     """
-    target, draft, mtp = target.strip(), draft.strip(), mtp.strip()
-    if not target:
+    values = (name.strip() for name in (target, draft, mtp, eagle3))
+    named: dict[str, Any] = {part: name for part, name in zip(PARTS, values, strict=True) if name}
+    if "target" not in named:
         raise PlaygroundError(
             "no_target",
             "A pair needs a target.",
             "Name a model of the hub, such as Qwen/Qwen3-0.6B, or a local folder.",
         )
-    named = {"target": target, "draft": draft, "mtp": mtp}
-    pair_id = urlencode({part: name for part, name in named.items() if name}, safe="/:~\\")
-    return Pair(id=pair_id, target=target, draft=draft, mtp=mtp)
+    return Pair(id=urlencode(named, safe="/:~\\"), **named)
 
 
 def _described(pair_id: str) -> Pair | None:
@@ -215,7 +215,7 @@ def _check_pair(pair: Pair, catalog: Catalog) -> None:
         raise ValueError(f"pair {pair.id!r} has the unknown size {pair.size!r}")
     for part in PARTS:
         model_id = getattr(pair, part)
-        allowed = ("", NATIVE) if part == "mtp" else ("",) if part == "draft" else ()
+        allowed = {"target": (), "mtp": ("", NATIVE)}.get(part, ("",))
         if model_id not in allowed and model_id not in catalog.models:
             raise ValueError(f"pair {pair.id!r} names the unknown model {model_id!r}")
 

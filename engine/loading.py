@@ -24,18 +24,28 @@ from engine.errors import PlaygroundError
 from engine.models import checkpoint, hub, identity, linear, loader
 from engine.models.base import LanguageModel
 from engine.models.checkpoint import Plan
+from engine.models.eagle3_checkpoint import load_eagle3
+from engine.models.gemma_assistant import Assistant, is_assistant, load_assistant
+from engine.models.mtp_module import MTPModule
 from engine.models.native_mtp import load_native
 from engine.models.source import Progress, Report, checkpoint_folder, silent
+from engine.models.wiring import PASSAGE, Wiring, check_wiring
 from engine.preflight import free_memory_gb
+from engine.proposers.eagle3 import Eagle3Parts
 from engine.proposers.mtp import MTPParts
 from engine.text import HFCodec
+from engine.vocabularies import compare
 
 Result = TypeVar("Result")
 
 
 @dataclass
 class Parts:
-    """What was loaded. `draft_codec` is the tokenizer of a free draft model; None of a bundled."""
+    """What was loaded.
+
+    draft_codec: the draft model's tokenizer, where it is another one.  draft_masked [M]: ids that
+    the draft model must not propose.
+    """
 
     target: LanguageModel
     codec: HFCodec
@@ -45,9 +55,13 @@ class Parts:
     target_name: str
     draft: LanguageModel | None = None
     draft_codec: HFCodec | None = None
+    draft_masked: Tensor | None = None
     draft_name: str = ""
-    mtp: MTPParts | None = None
+    mtp: MTPParts | Assistant | None = None
     mtp_name: str = ""
+    wiring: Wiring | None = None
+    eagle3: Eagle3Parts | None = None
+    eagle3_name: str = ""
 
 
 def load_parts(
@@ -71,19 +85,27 @@ def load_parts(
     in_int8 = device.type == "cpu" and plan.dtype == torch.float32
     in_int8 = in_int8 and (linear.int8_pays() if int8 is None else int8)
     mtp_name = f"{name} MTP" if pair.mtp == NATIVE else models["mtp"].name if pair.mtp else ""
-    module = None
+    module: MTPModule | Assistant | None = None
     if pair.mtp:
         report(Progress("load", 0.3, mtp_name))
         if pair.mtp == NATIVE or models["mtp"].source != "bundled":
-            module = load_native(folders.get("mtp", folders["target"]), model)
+            module = _free_mtp(folders.get("mtp", folders["target"]), model)
     report(Progress("pack", 0.4, name))
     target = loader.prepare(model)
     parts = Parts(target, codec, plan, identity.settle(target).bit_identical, in_int8, name)
     parts.mtp_name = mtp_name
-    if module is not None:
+    if isinstance(module, Assistant):
+        parts.mtp = module
+    elif module is not None:
         parts.mtp = loader.native_parts(module, model, head_weight, int8=in_int8)
     elif pair.mtp:
         parts.mtp = loader.load_mtp(folders["mtp"], model, head_weight, int8=in_int8)
+    if isinstance(parts.mtp, MTPParts):
+        parts.wiring = check_wiring(target, parts.mtp, codec.encode(PASSAGE, raw=True))
+    if pair.eagle3:
+        report(Progress("load", 0.5, models["eagle3"].name))
+        parts.eagle3 = load_eagle3(folders["eagle3"], model, head_weight)
+        parts.eagle3_name = models["eagle3"].name
     if pair.draft:
         report(Progress("load", 0.6, models["draft"].name))
         _load_draft(parts, models["draft"], folders, model, head_weight)
@@ -134,8 +156,15 @@ def release() -> None:
 
 def _named(pair: Pair) -> dict[str, str]:
     """Return what is a checkpoint of its own, by the part it plays; the target comes first."""
-    named = {"target": pair.target, "mtp": pair.mtp, "draft": pair.draft}
+    named = {part: str(getattr(pair, part)) for part in ("target", "mtp", "draft", "eagle3")}
     return {part: name for part, name in named.items() if name and name != NATIVE}
+
+
+def _free_mtp(folder: Path, target: PreTrainedModel) -> MTPModule | Assistant:
+    """Load what a checkpoint ships to draft with: its module, or an assistant of its own."""
+    if is_assistant(folder):
+        return load_assistant(folder, target)
+    return load_native(folder, target)
 
 
 def _load_draft(
@@ -154,5 +183,11 @@ def _load_draft(
         return
     plan = Plan(parts.plan.device, parts.plan.dtype)
     loaded = checkpoint.load_model(folders["draft"], plan, model.name)
-    parts.draft_codec = loader.load_codec(folders["draft"], loaded)
+    codec = loader.load_codec(folders["draft"], loaded)
     parts.draft = loader.prepare_draft(loaded, int8=int8)
+    rows = (parts.target.vocab_size, parts.draft.vocab_size)
+    found = compare(parts.codec.vocabulary(), codec.vocabulary(), *rows)
+    if found.kind == "different":
+        parts.draft_codec = codec
+    elif found.masked:
+        parts.draft_masked = torch.tensor(found.masked, device=parts.draft.device)

@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 import transformers
+from torch import Tensor
 
 from engine import catalog, instruments
 from engine.checks import check_request, empty_prompt
@@ -28,16 +29,27 @@ from engine.loading import all_or_nothing, load_parts
 from engine.memory import held_bytes
 from engine.models import linear
 from engine.models.base import LanguageModel
+from engine.models.gemma_assistant import Assistant
 from engine.models.source import Progress, Report, silent
 from engine.policy import WIDEST, Costs, Fixed, Policy, pass_seconds, policy_for
 from engine.proposers.base import Proposer
 from engine.proposers.draft_model import DraftModel
+from engine.proposers.eagle3 import Eagle3, Eagle3Parts
+from engine.proposers.early_exit import exits, first_layers
+from engine.proposers.gemma_assistant import GemmaAssistant
 from engine.proposers.mtp import MTP, MTPParts
 from engine.proposers.nothing import Nothing
 from engine.proposers.prompt_lookup import PromptLookup
 from engine.proposers.synthetic import Synthetic
+from engine.proposers.universal import Universal
 from engine.sampling import Sampler, Streams
-from engine.text import Codec
+from engine.text import Codec, HFCodec
+
+EXIT_AFTER = 3
+"""Early exit leaves after one in so many of the layers."""
+
+_UNMEASURED = ("synthetic", "early_exit")
+"""Methods for teaching: *auto* has no costs for them."""
 
 MEASURE_PROMPT = "one two three one two three one two"
 
@@ -52,8 +64,12 @@ class LoadedPair:
     target_name: str
     draft: LanguageModel | None = None
     draft_name: str = ""
-    mtp: MTPParts | None = None
+    draft_codec: HFCodec | None = None
+    draft_masked: Tensor | None = None
+    mtp: MTPParts | Assistant | None = None
     mtp_name: str = ""
+    eagle3: Eagle3Parts | None = None
+    eagle3_name: str = ""
     where: dict[str, str] = dataclasses.field(default_factory=dict)
     costs: dict[str, Costs] = dataclasses.field(default_factory=dict)
     _slot: threading.Lock = dataclasses.field(default_factory=threading.Lock)
@@ -61,8 +77,12 @@ class LoadedPair:
     @property
     def methods(self) -> tuple[str, ...]:
         """Return the ids of the methods that this pair can run."""
-        there = {"mtp": self.mtp is not None, "draft": self.draft is not None}
-        return tuple(m.id for m in catalog.load().methods.values() if there.get(m.uses, True))
+        return tuple(
+            method.id
+            for method in catalog.load().methods.values()
+            if not method.uses or getattr(self, method.uses) is not None
+            if method.id != "early_exit" or exits(self.target)
+        )
 
     def check(self, method: str, prompt: str, settings: Settings) -> None:
         """Raise PlaygroundError when this request cannot run; say nothing otherwise.
@@ -135,7 +155,7 @@ class LoadedPair:
 
     def memory(self, method: str) -> int:
         """Return the bytes of the weights and caches that a method needs, the target's included."""
-        drafter = {"mtp": self.mtp, "draft": self.draft}.get(method)
+        drafter = {"mtp": self.mtp, "draft": self.draft, "eagle3": self.eagle3}.get(method)
         return held_bytes(self.target, drafter)
 
     def exclusive(self) -> AbstractContextManager[bool]:
@@ -175,13 +195,34 @@ class LoadedPair:
                 alpha = sampler.settings.alpha
                 return Synthetic(self.target, sampler, generator, alpha=alpha)
             case "draft" if self.draft is not None:
-                return DraftModel(self.draft, sampler, generator, vocab_size=vocab_size)
-            case "mtp" if self.mtp is not None:
+                return self._draft_proposer(self.draft, sampler, generator)
+            case "mtp" if isinstance(self.mtp, Assistant):
+                return GemmaAssistant(self.mtp, sampler, generator)
+            case "mtp" if isinstance(self.mtp, MTPParts):
                 return MTP(self.mtp, sampler, generator)
+            case "eagle3" if self.eagle3 is not None:
+                return Eagle3(self.eagle3, sampler, generator)
+            case "early_exit":
+                possible = exits(self.target)
+                short = first_layers(self.target, possible[len(possible) // EXIT_AFTER])
+                return DraftModel(short, sampler, generator, vocab_size=vocab_size)
         raise ValueError(f"no proposer for {method!r}")
 
+    def _draft_proposer(
+        self, draft: LanguageModel, sampler: Sampler, generator: torch.Generator
+    ) -> Proposer:
+        """Let a draft model propose ids, or text where its tokenizer is another one."""
+        vocab_size, device = self.target.vocab_size, self.target.device
+        if isinstance(self.codec, HFCodec) and self.draft_codec is not None:
+            return Universal(
+                draft, self.draft_codec, self.codec, vocab_size=vocab_size, device=device
+            )
+        masked = self.draft_masked
+        return DraftModel(draft, sampler, generator, vocab_size=vocab_size, masked=masked)
+
     def _proposer_name(self, method: str) -> str:
-        return {"draft": self.draft_name, "mtp": self.mtp_name}.get(method, "")
+        names = {"draft": self.draft_name, "mtp": self.mtp_name, "eagle3": self.eagle3_name}
+        return {**names, "early_exit": self.target_name}.get(method, "")
 
 
 def load_pair(
@@ -217,13 +258,20 @@ def load_pair(
             target_name=parts.target_name,
             draft=parts.draft,
             draft_name=parts.draft_name,
+            draft_codec=parts.draft_codec,
+            draft_masked=parts.draft_masked,
             mtp=parts.mtp,
             mtp_name=parts.mtp_name,
+            eagle3=parts.eagle3,
+            eagle3_name=parts.eagle3_name,
             where=describe_place(place, parts.plan.dtype, threads),
         )
         loaded.where["drafters"] = "int8" if parts.drafters_in_int8 else loaded.where["dtype"]
         loaded.where["identity"] = "bit-identical" if parts.bit_identical else "up to rounding"
-        held = held_bytes(loaded.target, loaded.draft, loaded.mtp)
+        if parts.wiring is not None:
+            loaded.where["mtp_agreement"] = f"{parts.wiring.agreement:.2f}"
+            loaded.where["mtp_wiring"] = parts.wiring.verdict
+        held = held_bytes(loaded.target, loaded.draft, loaded.mtp, loaded.eagle3)
         loaded.where["memory_gb"] = f"{held / 1e9:.2f}"
         loaded.costs.update(measure(loaded))
         report(Progress("ready", 1.0, name))
@@ -260,11 +308,13 @@ def measure(pair: LoadedPair, *, widest: int = WIDEST) -> dict[str, Costs]:
         passes = pass_seconds(pair.target, widest)
     costs = {}
     for method in pair.methods:
+        if method in _UNMEASURED:
+            continue
         runs = {}
         for gamma in (1, 4):
             settings = Settings(gamma=gamma, max_new_tokens=16, raw=True)
             events = pair.run(method, MEASURE_PROMPT, settings, policy=Fixed(gamma))
             runs[gamma] = [event.round for event in events if isinstance(event, Verified)]
-        if method not in ("plain", "synthetic"):
+        if method not in ("plain", *_UNMEASURED):
             costs[method] = Costs.of(passes, runs[1] + runs[4])
     return costs

@@ -8,6 +8,7 @@ back text that may still turn into a stop string.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -74,6 +75,24 @@ class HFCodec:
         # refuse, in its own words, hence no warning from the library.
         encoded = self._tokenizer(text, add_special_tokens=not templated, verbose=False)
         return list(encoded["input_ids"])
+
+    def spell(self, text: str) -> list[int]:
+        """Return the ids of a text as it stands: nothing is put before or behind it."""
+        return list(self._tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])
+
+    def decode(self, token_ids: Sequence[int]) -> str:
+        """Return the text of tokens, special ones spelled out."""
+        text: str = self._tokenizer.decode(list(token_ids), skip_special_tokens=False)
+        return text
+
+    def is_special(self, token_id: int) -> bool:
+        """Return whether a token stands for no text."""
+        return token_id in self._tokenizer.all_special_ids
+
+    def vocabulary(self) -> dict[str, int]:
+        """Return the id of every token by its string."""
+        words: dict[str, int] = self._tokenizer.get_vocab()
+        return words
 
     def label(self, token_id: int) -> str:
         """Return the token's own text; bytes of a partial character as `⟨e4bd⟩`."""

@@ -15,10 +15,11 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from engine.models.base import LanguageModel, Tap
 from engine.models.mtp_module import MTPModule
+from engine.proposers.mtp import MTPParts
 
 PASSAGE = (
     "The sun rises in the east and sets in the west. The sun rises in the east and sets in the "
@@ -42,52 +43,45 @@ class Wiring:
     """Shares of places where the module's favourite is the target's.
 
     agreement: as it is wired.  swapped: with its two inputs the other way round.  before_norm: fed
-    the state before the target's final norm; None where the target cannot give that.
+    the state before the target's final norm.  None: where that cannot be tried.
     """
 
     agreement: float
-    swapped: float
+    swapped: float | None
     before_norm: float | None
     num_places: int
 
     @property
     def verdict(self) -> Verdict:
         """What to think of it; "swapped" and "norm" name what would fit better."""
-        if self.swapped > self.agreement + MARGIN and self.swapped >= (self.before_norm or 0.0):
-            return "swapped"
-        if self.before_norm is not None and self.before_norm > self.agreement + MARGIN:
-            return "norm"
+        swapped, before_norm = self.swapped or 0.0, self.before_norm or 0.0
+        if max(swapped, before_norm) > self.agreement + MARGIN:
+            return "swapped" if swapped >= before_norm else "norm"
         return "weak" if self.agreement < WEAK else "fine"
 
 
 @torch.inference_mode()
-def check_wiring(
-    target: LanguageModel,
-    module: MTPModule,
-    embedding: nn.Module,
-    head: nn.Module,
-    token_ids: list[int],
-) -> Wiring:
-    """Compare the module's favourites with the target's over a text of at least three tokens.
-
-    head: hidden [n, D] -> logits [n, V], the module's own.
-    """
+def check_wiring(target: LanguageModel, parts: MTPParts, token_ids: list[int]) -> Wiring:
+    """Compare the module's favourites with the target's over a text of at least three tokens."""
     states, logits = _read(target, token_ids, "final")
     wanted = logits[1:].argmax(-1)  # [n - 1]: what follows token i + 1
-    embeddings = embedding(torch.tensor(token_ids[1:], device=target.device))
+    embeddings = parts.embedding(torch.tensor(token_ids[1:], device=target.device))
+    module = parts.module
 
     def share(hidden: Tensor) -> float:
         out = module.run(embeddings, hidden[:-1], 0, module.new_cache())
-        same = head(out).argmax(-1) == wanted
+        same = parts.head(out).argmax(-1) == wanted
         return float(same.float().mean())
 
     agreement = share(states)
-    family = module.family
-    module.family = dataclasses.replace(family, hidden_first=not family.hidden_first)
-    try:
-        swapped = share(states)
-    finally:
-        module.family = family
+    swapped = None
+    if isinstance(module, MTPModule):
+        family = module.family
+        module.family = dataclasses.replace(family, hidden_first=not family.hidden_first)
+        try:
+            swapped = share(states)
+        finally:
+            module.family = family
     before_norm = share(_read(target, token_ids, "pre_norm")[0]) if _has_pre_norm(target) else None
     target.tap(())
     target.forget()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+from torch import Tensor
 
 from engine.models.base import LanguageModel, Reading, Tap
 from engine.proposers.base import Context, Draft, no_draft
@@ -12,8 +13,9 @@ from engine.sampling import Sampler, draw
 class DraftModel:
     """Draws each token from the draft model under the user's own processors.
 
-    The draft model may know fewer tokens than the target (`vocab_size` is the target's); the
-    missing ones get q = 0.
+    The draft model may have fewer or more rows than the target (`vocab_size` is the target's) and
+    rows that stand for nothing, or for something else, there: those are `masked` [M]. They get q =
+    0, as do tokens that it does not have.
     """
 
     taps: tuple[Tap, ...] = ()
@@ -25,11 +27,13 @@ class DraftModel:
         generator: torch.Generator,
         *,
         vocab_size: int,
+        masked: Tensor | None = None,
     ) -> None:
         self._model = model
         self._sampler = sampler
         self._generator = generator
         self._vocab_size = vocab_size
+        self._masked = masked
         model.forget()
 
     @torch.inference_mode()
@@ -40,11 +44,14 @@ class DraftModel:
         if gamma <= 0:
             # The last token is left for the first draft step, which has to read it anyway.
             if 1 < len(ids) <= self._model.max_length:
-                self._read(ids[:-1])
+                self._read(ids[:-1], len(ids) - 1)
             return no_draft(self._vocab_size, self._model.device)
         all_logits, all_probs = [], []
         for _ in range(gamma):
-            logits = self._read(ids).logits[:, : self._vocab_size]  # [1, V_draft]
+            logits = self._read(ids, len(context.token_ids)).logits
+            logits = logits[:, : self._vocab_size]  # [1, V_draft]
+            if self._masked is not None:
+                logits = logits.index_fill(1, self._masked, -torch.inf)
             missing = self._vocab_size - logits.shape[1]
             if missing:
                 logits = torch.nn.functional.pad(logits, (0, missing), value=-torch.inf)
@@ -60,9 +67,9 @@ class DraftModel:
             torch.cat(all_logits),
         )
 
-    def _read(self, ids: list[int]) -> Reading:
+    def _read(self, ids: list[int], committed: int) -> Reading:
         """Let the draft model read `ids`; it sees token 0 for one that it does not know."""
         known = self._model.vocab_size
         if known < self._vocab_size:
             ids = [i if i < known else 0 for i in ids]
-        return self._model.read(ids)
+        return self._model.read(ids, committed=committed)

@@ -68,7 +68,7 @@ def test_a_target_and_a_draft_from_two_folders_give_the_text_of_plain_decoding(l
     pair = loaded(*llamas)
     assert (pair.target_name, pair.draft_name) == ("target", "draft")
     assert isinstance(pair.target, LeanLlama)
-    assert pair.methods == ("plain", "draft", "lookup", "synthetic")
+    assert pair.methods == ("plain", "draft", "lookup", "early_exit", "synthetic")
     expected = finished(ids_of(pair, "plain")).token_ids
     model = checkpoint.load_model(llamas[0], Plan(CPU, torch.float32))
     prompt = pair.codec.encode(PROMPT, raw=True)
@@ -87,9 +87,11 @@ def test_a_checkpoint_with_its_own_module_gives_the_text_of_plain_decoding(tmp_p
     pair = loaded(folder, draft=folder, mtp="native")
     assert isinstance(pair.target, HFModel)
     assert pair.mtp_name == "target MTP"
-    assert pair.methods == ("plain", "mtp", "draft", "lookup", "synthetic")
+    assert pair.methods == ("plain", "mtp", "draft", "lookup", "early_exit", "synthetic")
+    assert 0 <= float(pair.where["mtp_agreement"]) <= 1
+    assert pair.where["mtp_wiring"] in ("fine", "weak", "swapped", "norm")
     expected = finished(ids_of(pair, "plain")).token_ids
-    for method in ("mtp", "draft", "lookup"):
+    for method in ("mtp", "draft", "lookup", "early_exit"):
         events = ids_of(pair, method, gamma)
         assert finished(events).token_ids == expected
         if method == "mtp":

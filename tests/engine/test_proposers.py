@@ -244,8 +244,8 @@ def test_a_context_behind_by_one_token_is_not_accepted_always():
     """The check above would notice a draft model that missed its own last token."""
 
     class Behind(DraftModel):
-        def _read(self, ids):
-            return super()._read(ids[:-1] if len(ids) > 8 else ids)
+        def _read(self, ids, committed):
+            return super()._read(ids[:-1] if len(ids) > 8 else ids, committed)
 
     target = tiny_pair().target
     proposer = Behind(HFModel(llama()), Sampler(Settings()), torch.Generator(), vocab_size=VOCAB)
@@ -355,3 +355,20 @@ def test_runs_do_not_share_a_proposer():
     first = finished(list(pair.run("mtp", "abc", chosen))).token_ids
     list(pair.run("mtp", "xyz", chosen))
     assert finished(list(pair.run("mtp", "abc", chosen))).token_ids == first
+
+
+def test_masked_ids_are_never_drafted_and_the_text_stays_the_targets():
+    network = llama()
+    masked = torch.arange(0, VOCAB, 2)
+    for temperature in (0.0, 1.0):
+        chosen = Settings(gamma=3, max_new_tokens=30, temperature=temperature)
+        proposer = DraftModel(
+            HFModel(llama(vocab=VOCAB + 8)), Sampler(chosen), torch.Generator(),
+            vocab_size=VOCAB, masked=masked,
+        )  # fmt: skip
+        events = run(HFModel(network), proposer, PROMPT, chosen)
+        drafted = [token.id for done in rounds(events) for token in done.proposal.tokens]
+        assert drafted
+        assert all(token % 2 == 1 and token < VOCAB for token in drafted)
+        if not temperature:
+            assert list(finished(events).token_ids) == argmax_decode(network, PROMPT, 30)

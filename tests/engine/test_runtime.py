@@ -112,10 +112,11 @@ def test_a_run_is_checked_before_its_first_event():
 
 
 def test_a_pair_offers_the_methods_it_has_models_for():
-    assert tiny_pair().methods == METHODS
-    assert toy_pair().methods == ("plain", "draft", "lookup", "synthetic")
+    offered = tiny_pair().methods
+    assert offered == ("plain", "mtp", "draft", "lookup", "early_exit", "synthetic")
+    assert toy_pair().methods == ("plain", "draft", "lookup", "synthetic")  # no layers to leave
     assert dataclasses.replace(toy_pair(), draft=None).methods == ("plain", "lookup", "synthetic")
-    assert set(METHODS) == set(load().methods)
+    assert set(METHODS) | {"early_exit", "eagle3"} == set(load().methods)
 
 
 def test_plain_never_proposes_whatever_gamma_says():
@@ -174,7 +175,7 @@ def test_a_run_that_fails_frees_the_pair():
     assert finished(list(pair.run("draft", "abc", Settings()))).token_ids == expected
 
 
-def test_measuring_runs_every_method_and_gives_the_costs_of_those_that_draft():
+def test_measuring_runs_what_people_use_and_gives_the_costs_of_those_that_draft():
     pair, seen = toy_pair(), []
     run = pair.run
 
@@ -184,7 +185,8 @@ def test_measuring_runs_every_method_and_gives_the_costs_of_those_that_draft():
 
     pair.run = watched
     costs = measure(pair)
-    assert seen == [(method, gamma) for method in pair.methods for gamma in (1, 4)]
+    measured = ("plain", "draft", "lookup")
+    assert seen == [(method, gamma) for method in measured for gamma in (1, 4)]
     assert set(costs) == {"draft", "lookup"}
     for found in costs.values():
         assert len(found.passes) == WIDEST

@@ -10,7 +10,8 @@ from engine.models.hf import HFModel
 from engine.models.mtp_families import MIMO
 from engine.models.mtp_module import MTPModule, module_config
 from engine.models.wiring import Wiring, check_wiring
-from tests.engine.tiny import llama
+from engine.proposers.mtp import MTPParts
+from tests.engine.tiny import CPU, llama
 
 IDS = torch.randint(0, 97, (80,), generator=torch.Generator().manual_seed(3)).tolist() * 2
 
@@ -41,9 +42,15 @@ def trained(target, *, hidden_first=False, before_norm=False):
     return module.eval().requires_grad_(False)
 
 
-def wiring_of(target, module):
-    head = target.get_output_embeddings()
-    return check_wiring(HFModel(target), module, target.get_input_embeddings(), head, IDS)
+def wiring_of(target, module, head=None):
+    parts = MTPParts(
+        module=module,
+        embedding=target.get_input_embeddings(),
+        head=head or target.get_output_embeddings(),
+        vocab_size=97,
+        device=CPU,
+    )
+    return check_wiring(HFModel(target), parts, IDS)
 
 
 def test_a_module_that_agrees_is_fine_and_stays_as_it_was(target):
@@ -85,8 +92,7 @@ def test_a_cut_head_is_weak(target):
             logits[:, 8:] = -torch.inf
             return logits
 
-    found = check_wiring(HFModel(target), module, target.get_input_embeddings(), Cut(), IDS)
-    assert found.verdict == "weak"
+    assert wiring_of(target, module, Cut()).verdict == "weak"
 
 
 def test_a_random_module_is_weak(target):
@@ -100,4 +106,5 @@ def test_the_verdict_needs_a_margin():
     assert Wiring(0.5, 0.55, 0.55, 9).verdict == "fine"
     assert Wiring(0.3, 0.5, 0.6, 9).verdict == "norm"
     assert Wiring(0.3, 0.6, 0.5, 9).verdict == "swapped"
-    assert Wiring(0.1, 0.0, None, 9).verdict == "weak"
+    assert Wiring(0.1, None, None, 9).verdict == "weak"
+    assert Wiring(0.5, None, None, 9).verdict == "fine"
