@@ -26,6 +26,7 @@ from engine.sampling import Sampler
 from tests.engine.tiny import (
     CPU,
     VOCAB,
+    argmax_decode,
     finished,
     llama,
     mtp_parts,
