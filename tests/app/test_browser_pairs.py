@@ -105,7 +105,9 @@ def test_a_link_to_a_pair_of_ones_own_names_it_and_runs_it(page: Any, site: Site
     wait_methods(page, "en", "plain", "draft", "lookup")
     assert shown_pair(page) == "Big-Model + a b&c=d (not verified)"
     assert chosen(page, "method") == "draft"
-    assert i18n.text("en", "pair.about.own") in str(page.locator("#model").text_content())
+    note = page.locator("#model .dl-note")
+    note.wait_for()
+    assert note.text_content() == i18n.text("en", "pair.about.own")
     run_to_the_end(page)
     assert site.loader.asked == [FIRST, pair.id]
 
