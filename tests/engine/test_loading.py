@@ -214,6 +214,20 @@ def test_a_cpu_computes_in_fp32_unless_only_bf16_fits(kind, free, native, expect
         assert plan_for(stored, CPU, "big") == Plan(CPU, expected)
 
 
+def test_a_pair_runs_in_bf16_where_fp32_does_not_fit(tmp_path, monkeypatch):
+    folder = qwen35_folder(tmp_path / "target", torch.bfloat16)
+    stored = checkpoint.stored_in(folder, "x")
+    assert stored.dtype == "BF16"
+    monkeypatch.setattr(checkpoint, "bf16_is_native", lambda: True)
+    monkeypatch.setattr(checkpoint, "free_memory_gb", lambda: 2 * stored.num_weights * 2.5 / 1e9)
+    pair = loaded(folder, draft=folder, mtp="native")
+    assert pair.where["dtype"] == pair.where["drafters"] == "bfloat16"
+    for method in ("plain", "mtp", "draft"):
+        events = ids_of(pair, method)
+        assert len(finished(events).token_ids) == 24
+        assert method == "plain" or any(done.proposal.tokens for done in rounds(events))
+
+
 @pytest.mark.parametrize(
     ("count", "accelerate", "expected"),
     [(1, True, "here"), (20, True, "spread"), (20, False, "needs_accelerate"),
