@@ -250,6 +250,22 @@ def test_gpus_are_used_together_only_when_one_is_not_enough(
         assert refusal(plan_for, stored, device, "big").code == expected
 
 
+@pytest.mark.parametrize("spread", [False, True])
+def test_the_library_is_told_to_spread_and_never_to_run_code(llamas, monkeypatch, spread):
+    pytest.importorskip("accelerate")
+    real, told = checkpoint.AutoModelForCausalLM.from_pretrained, []
+
+    def from_pretrained(*args, **options):
+        told.append(options)
+        return real(*args, **options)
+
+    monkeypatch.setattr(checkpoint.AutoModelForCausalLM, "from_pretrained", from_pretrained)
+    checkpoint.load_model(llamas[0], Plan(CPU, torch.float32, spread=spread))
+    assert [options.get("device_map") for options in told] == ["auto" if spread else None]
+    assert told[0]["trust_remote_code"] is False
+    assert told[0]["local_files_only"] is True
+
+
 def test_nothing_is_loaded_when_it_cannot_fit(llamas, monkeypatch):
     monkeypatch.setattr(checkpoint, "free_memory_gb", lambda: 1e-5)
     monkeypatch.setattr(checkpoint, "load_model", lambda *_: pytest.fail("loaded"))
