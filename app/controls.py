@@ -186,7 +186,7 @@ def offered(session: Session, language: str, pair_id: str) -> tuple[Any, Any]:
 
 def default_method(methods: tuple[str, ...]) -> str:
     """Return the method the page starts with."""
-    return "mtp" if "mtp" in methods else methods[0]
+    return next((name for name in ("mtp", "draft") if name in methods), methods[0])
 
 
 def method_choices(say: Say, methods: tuple[str, ...]) -> list[tuple[str, str]]:

@@ -211,7 +211,11 @@ def _bar_for(name: str, report: Report) -> Any:
 
     class Bar(tqdm):
         def __init__(self, *args: Any, **options: Any) -> None:
-            super().__init__(*args, **{**options, "file": io.StringIO(), "disable": False})
+            options.pop("name", None)
+            # Past the library's own class: it counts nothing where bars were switched off, and
+            # `models/loader` switches them off.
+            options |= {"file": io.StringIO(), "disable": False}
+            super(tqdm, self).__init__(*args, **options)
 
         def update(self, n: float | None = 1) -> bool | None:
             shown: bool | None = super().update(n)

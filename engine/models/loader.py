@@ -149,9 +149,10 @@ def native_parts(
     """
     device = head_weight.device
     head = target.get_output_embeddings()
-    if device.type == "cpu" and head_weight.dtype == torch.float32:
+    packs = device.type == "cpu" and head_weight.dtype == torch.float32
+    if packs:
         linear.pack(module)
-    unpacked = isinstance(head, nn.Linear) and device.type == "cpu"
+    unpacked = packs and isinstance(head, nn.Linear)
     if int8 or unpacked or next(head.parameters(), head_weight).device != device:
         head = linear.trimmed_head(head_weight, None, in_int8=int8)
     return MTPParts(

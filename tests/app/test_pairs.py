@@ -117,6 +117,8 @@ def test_another_pair_brings_its_methods_and_its_note() -> None:
     assert [value for _, value in methods["choices"]] == ["plain", "mtp", "lookup"]
     assert methods["value"] == "mtp"
     assert i18n.text("en", "expect.one_step") in line
+    methods, _ = handlers.change_pair(Visit(), "qwen3-8b")
+    assert methods["value"] == "draft"
 
 
 def test_a_language_switch_keeps_the_pair_and_its_methods() -> None:

@@ -91,7 +91,7 @@ def mimo_folder(folder: Path) -> Path:
     return folder
 
 
-def qwen35_folder(folder: Path) -> Path:
+def qwen35_folder(folder: Path, dtype: torch.dtype = torch.float32) -> Path:
     """Write a hybrid of the Qwen3.5 kind with its module."""
     config = Qwen3_5TextConfig(
         vocab_size=VOCAB, hidden_size=32, intermediate_size=48, num_hidden_layers=4,
@@ -99,7 +99,7 @@ def qwen35_folder(folder: Path) -> Path:
         linear_num_key_heads=2, linear_num_value_heads=4, linear_key_head_dim=8,
         linear_value_head_dim=8, bos_token_id=None, eos_token_id=None, pad_token_id=None,
     )  # fmt: skip
-    model = random(Qwen3_5ForCausalLM(config))
+    model = random(Qwen3_5ForCausalLM(config)).to(dtype)
     save(model, folder)
     add_module(folder, model, QWEN)
     edit(folder, mtp_num_hidden_layers=1)
@@ -115,7 +115,7 @@ def add_module(folder: Path, target: PreTrainedModel, family, *, alone: bool = F
     tensors = {} if alone else load_file(path)
     for name, tensor in module.state_dict().items():
         head, _, rest = name.partition(".")
-        tensors[f"{names[head]}.{rest}"] = tensor.clone()
+        tensors[f"{names[head]}.{rest}"] = tensor.to(target.dtype)
     save_file(tensors, path, metadata={"format": "pt"})
 
 

@@ -108,6 +108,24 @@ def test_what_arrives_is_reported_by_bytes(library):
     assert [step.fraction for step in seen if step.stage == "download"] == [0.25, 1.0]
 
 
+def test_the_library_makes_our_bars_and_they_count_though_bars_are_switched_off(library):
+    make = importlib.import_module("huggingface_hub._snapshot_download")
+    if not hasattr(make, "hf_thread_map") or not hasattr(make, "_create_progress_bar"):
+        pytest.skip("this version of the library makes its bars in another way")
+
+    def download(*, tqdm_class, **_):
+        options = {"cls": tqdm_class, "log_level": 30, "desc": "Reconstructing", "unit": "B"}
+        bar = make._create_progress_bar(name="huggingface_hub.x", total=10, **options)
+        each = make.hf_thread_map
+        each(lambda n: bar.update(n), [5, 5], desc="Fetching", tqdm_class=tqdm_class, max_workers=1)
+
+    library.does = download
+    seen = []
+    huggingface_hub.utils.disable_progress_bars()
+    hub.folder_of(NAME, seen.append)
+    assert [step.fraction for step in seen if step.stage == "download"] == [0.5, 1.0]
+
+
 def test_the_bar_prints_nothing(library, capsys):
     def download(*, tqdm_class, **_):
         with tqdm_class(total=10, unit="B", desc="Reconstructing") as bar:

@@ -216,6 +216,20 @@ def test_a_cpu_computes_in_fp32_unless_only_bf16_fits(kind, free, native, expect
         assert plan_for(stored, CPU, "big") == Plan(CPU, expected)
 
 
+def test_a_pair_runs_in_bf16_where_fp32_does_not_fit(tmp_path, monkeypatch):
+    folder = qwen35_folder(tmp_path / "target", torch.bfloat16)
+    stored = checkpoint.stored_in(folder, "x")
+    assert stored.dtype == "BF16"
+    monkeypatch.setattr(checkpoint, "bf16_is_native", lambda: True)
+    monkeypatch.setattr(checkpoint, "free_memory_gb", lambda: 2 * stored.num_weights * 2.5 / 1e9)
+    pair = loaded(folder, draft=folder, mtp="native")
+    assert pair.where["dtype"] == pair.where["drafters"] == "bfloat16"
+    for method in ("plain", "mtp", "draft"):
+        events = ids_of(pair, method)
+        assert len(finished(events).token_ids) == 24
+        assert method == "plain" or any(done.proposal.tokens for done in rounds(events))
+
+
 @pytest.mark.parametrize(
     ("count", "accelerate", "expected"),
     [(1, True, "here"), (20, True, "spread"), (20, False, "needs_accelerate"),
@@ -236,6 +250,22 @@ def test_gpus_are_used_together_only_when_one_is_not_enough(
         assert plan == Plan(device, torch.bfloat16, spread=expected == "spread")
     else:
         assert refusal(plan_for, stored, device, "big").code == expected
+
+
+@pytest.mark.parametrize("spread", [False, True])
+def test_the_library_is_told_to_spread_and_never_to_run_code(llamas, monkeypatch, spread):
+    pytest.importorskip("accelerate")
+    real, told = checkpoint.AutoModelForCausalLM.from_pretrained, []
+
+    def from_pretrained(*args, **options):
+        told.append(options)
+        return real(*args, **options)
+
+    monkeypatch.setattr(checkpoint.AutoModelForCausalLM, "from_pretrained", from_pretrained)
+    checkpoint.load_model(llamas[0], Plan(CPU, torch.float32, spread=spread))
+    assert [options.get("device_map") for options in told] == ["auto" if spread else None]
+    assert told[0]["trust_remote_code"] is False
+    assert told[0]["local_files_only"] is True
 
 
 def test_nothing_is_loaded_when_it_cannot_fit(llamas, monkeypatch):
