@@ -21,7 +21,7 @@ def choices(say: Say, known: Catalog, chosen: str = "") -> list[tuple[str, str]]
 def label(say: Say, known: Catalog, pair: Pair) -> str:
     """Return a pair's name with its size class; it says so where nobody ran the pair."""
     verified = known.is_verified(pair)
-    drafters = [name for name in (pair.mtp, pair.draft) if name]
+    drafters = [name for name in (pair.mtp, pair.draft, pair.eagle3) if name]
     if verified:  # what was made for each other needs no list of parts
         drafters = []
     parts = ["MTP" if name == NATIVE else known.model(name).name for name in drafters]

@@ -118,13 +118,12 @@ def _pair_id(options: argparse.Namespace) -> str:
 
     Raises PlaygroundError("no_target") for a drafter without a target.
     """
-    named = (options.target, options.draft, options.mtp)
-    if not any(named):
+    named = {part: getattr(options, part) for part in catalog.PARTS}
+    if not any(named.values()):
         return str(options.pair)
-    target, draft, mtp = named
-    if getattr(options, "method", "") == "mtp" and not mtp:
-        mtp = catalog.NATIVE
-    return catalog.pair_of(target, draft, mtp).id
+    if getattr(options, "method", "") == "mtp" and not named["mtp"]:
+        named["mtp"] = catalog.NATIVE
+    return catalog.pair_of(**named).id
 
 
 def _names(text: str) -> list[str]:
@@ -159,6 +158,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="MODEL",
         help=f"{name} of an MTP module; {catalog.NATIVE}: the one in the target's checkpoint",
     )
+    shared.add_argument("--eagle3", default="", metavar="MODEL", help=f"{name} of an EAGLE-3 head")
     shared.add_argument("--device", default=None, help="cuda, mps or cpu; by what is there")
 
     generate = commands.add_parser("generate", parents=[shared], help="answer one prompt")
