@@ -20,6 +20,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+from gradio.utils import get_space
+
 from app.form import Form
 from app.line import Line
 from app.shown import Shown, shown_of
@@ -134,7 +136,13 @@ class Session:
         return next(iter(self.catalog.pairs))
 
     def methods(self, pair_id: str) -> tuple[str, ...]:
-        """Return the methods the page offers for a pair.  Raises PlaygroundError: unknown_pair."""
+        """Return the methods the page offers for a pair.
+
+        On a Space only the catalogue's: a stranger's link must not name that machine's folders.
+        Raises PlaygroundError: unknown_pair.
+        """
+        if get_space() and pair_id not in self.catalog.pairs:
+            pair_id = repr(pair_id)  # no id of any pair
         offered = self.catalog.methods_of(self.catalog.pair(pair_id))
         return tuple(name for name in offered if self.catalog.methods[name].page)
 
@@ -277,8 +285,6 @@ def load_with_engine(
     pair_id: str, *, device: str | None, report: Callable[[Progress], None]
 ) -> Pair:
     """Load a pair as the page does, and leave a core to the browser that draws it."""
-    from gradio.utils import get_space
-
     from engine.runtime import load_pair  # torch comes with it: seconds, so never at import
 
     # On one's own machine the browser draws on the same cores, and threads that wait for one which

@@ -11,6 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+import pytest
+
 from app import visit
 from app.form import Form
 from app.session import Session
@@ -176,3 +178,14 @@ def test_a_pair_that_a_visitor_named_is_checked_and_run() -> None:
     assert loader.asked == [pair]
     told = run(session, pair=pair, method="mtp")[-1]["status"]
     assert told["code"] == "error.unknown_method"
+
+
+def test_a_space_serves_its_own_list_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    session = Session()
+    named = pair_of("/some/folder").id
+    assert "plain" in session.methods(named)
+    monkeypatch.setenv("SPACE_ID", "someone/draftlight")
+    with pytest.raises(PlaygroundError) as caught:
+        session.methods(named)
+    assert caught.value.code == "unknown_pair"
+    assert session.methods(session.default_pair)
