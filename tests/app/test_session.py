@@ -184,6 +184,7 @@ def test_a_space_serves_its_own_list_only(monkeypatch: pytest.MonkeyPatch) -> No
     session = Session()
     named = pair_of("/some/folder").id
     assert "plain" in session.methods(named)
+    monkeypatch.setenv("SYSTEM", "spaces")
     monkeypatch.setenv("SPACE_ID", "someone/draftlight")
     with pytest.raises(PlaygroundError) as caught:
         session.methods(named)
