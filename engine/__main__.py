@@ -94,18 +94,24 @@ def _check(options: argparse.Namespace) -> int:
 def _check_folders(options: argparse.Namespace) -> int:
     """Print whether a target and its drafters can work together."""
     from engine.assess import Machine, assess
+    from engine.burden import burden
     from engine.inspecting import inspect
     from engine.preflight import free_memory_gb
 
     draft, mtp = (None if path is None else inspect(path) for path in (options.draft, options.mtp))
     free = free_memory_gb()
     machine = Machine(options.device or "cpu", None if free is None else int(free * 1e9))
-    checks = assess(inspect(options.target), draft, mtp, machine)
+    target = inspect(options.target)
+    checks = assess(target, draft, mtp, machine)
     width = max(len(check.code) for check in checks)
     for check in checks:
         print(f"{check.state:4} {check.code:{width}}  {check.text}")
         if check.remedy:
             print(f"{'':{width + 6}} {check.remedy}")
+    for way in burden(target, draft, mtp):
+        size = "size unknown" if way.gigabytes is None else f"{way.gigabytes:.2f} GB more"
+        parts, decisions = " + ".join(way.parts), ", ".join(way.decisions)
+        print(f"{way.way:5} {parts}: {size}; to decide: {decisions}")
     return 1 if any(check.state == "fail" for check in checks) else 0
 
 
