@@ -117,6 +117,11 @@ def test_the_deepseek_layout_is_found_behind_the_last_layer(told):
     }
 
 
+def test_a_module_may_be_stored_without_the_scales_of_a_quantised_trunk(told):
+    scales = [f"{key}_scale_inv" for key in TRUNK]
+    assert told({"keys": TRUNK + scales + QWEN})["mtp_here"].state == "ok"
+
+
 @pytest.mark.parametrize("lost", [k for k in QWEN if "fc.bias" not in k])
 def test_every_tensor_that_a_module_lacks_is_noticed(told, lost):
     if lost == "mtp.fc.weight":  # without it nothing tells the family
