@@ -77,13 +77,42 @@ def _generate(options: argparse.Namespace) -> int:
 
 
 def _check(options: argparse.Namespace) -> int:
-    """Print what can be said before loading; exit code 2 when something is in the way."""
+    """Print what can be said before loading; exit code 2 when something is in the way.
+
+    For folders the exit code is 1 when a check fails.
+    """
+    if options.target:
+        return _check_folders(options)
     from engine.preflight import preflight
 
     checks = preflight(catalog.load(), catalog.load().pair(_pair_id(options)))
     for check in checks:
         print(f"{'ok ' if check.passed else 'NO '} {check.code}: {check.text}")
     return 0 if all(check.passed for check in checks) else 2
+
+
+def _check_folders(options: argparse.Namespace) -> int:
+    """Print whether a target and its drafters can work together."""
+    from engine.assess import Machine, assess
+    from engine.burden import burden
+    from engine.inspecting import inspect
+    from engine.preflight import free_memory_gb
+
+    draft, mtp = (None if path is None else inspect(path) for path in (options.draft, options.mtp))
+    free = free_memory_gb()
+    machine = Machine(options.device or "cpu", None if free is None else int(free * 1e9))
+    target = inspect(options.target)
+    checks = assess(target, draft, mtp, machine)
+    width = max(len(check.code) for check in checks)
+    for check in checks:
+        print(f"{check.state:4} {check.code:{width}}  {check.text}")
+        if check.remedy:
+            print(f"{'':{width + 6}} {check.remedy}")
+    for way in burden(target, draft, mtp):
+        size = "size unknown" if way.gigabytes is None else f"{way.gigabytes:.2f} GB more"
+        parts, decisions = " + ".join(way.parts), ", ".join(way.decisions)
+        print(f"{way.way:5} {parts}: {size}; to decide: {decisions}")
+    return 1 if any(check.state == "fail" for check in checks) else 0
 
 
 def _bench(options: argparse.Namespace) -> int:
@@ -182,6 +211,9 @@ def _parser() -> argparse.ArgumentParser:
     generate.set_defaults(command=_generate)
 
     check = commands.add_parser("check", parents=[shared], help="what can be said before loading")
+    check.add_argument("--target", type=Path, metavar="FOLDER", help="a checkpoint, not a pair")
+    check.add_argument("--draft", type=Path, metavar="FOLDER", help="a draft model for --target")
+    check.add_argument("--mtp", type=Path, metavar="FOLDER", help="an MTP module for --target")
     check.set_defaults(command=_check)
 
     bench = commands.add_parser("bench", parents=[shared], help="measure speed on this machine")

@@ -10,6 +10,7 @@ import importlib.util
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
 from engine.catalog import ASSETS, Catalog, Model, Pair
 
@@ -17,14 +18,23 @@ _FP32_BYTES = 4
 _LIBRARIES_GB = 0.6  # interpreter, torch, transformers, gradio: measured, see README
 
 
+State = Literal["ok", "warn", "fail"]
+
+
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One question and its answer."""
+    """One question and its answer; a check that only warns has passed."""
 
     code: str
     passed: bool
     text: str
     facts: dict[str, object] = field(default_factory=dict)
+    state: State = "ok"
+    remedy: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.passed:
+            object.__setattr__(self, "state", "fail")
 
 
 def preflight(catalog: Catalog, pair: Pair) -> list[Check]:
