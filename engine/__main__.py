@@ -79,9 +79,9 @@ def _generate(options: argparse.Namespace) -> int:
 def _check(options: argparse.Namespace) -> int:
     """Print what can be said before loading; exit code 2 when something is in the way.
 
-    For folders the exit code is 1 when a check fails.
+    Folders can be read, so much more is said of them; there the exit code is 1 when a check fails.
     """
-    if options.target:
+    if options.target and Path(options.target).is_dir():
         return _check_folders(options)
     from engine.preflight import preflight
 
@@ -98,10 +98,11 @@ def _check_folders(options: argparse.Namespace) -> int:
     from engine.inspecting import inspect
     from engine.preflight import free_memory_gb
 
-    draft, mtp = (None if path is None else inspect(path) for path in (options.draft, options.mtp))
+    named = (options.draft, "" if options.mtp == catalog.NATIVE else options.mtp)
+    draft, mtp = (inspect(Path(name)) if name else None for name in named)
     free = free_memory_gb()
     machine = Machine(options.device or "cpu", None if free is None else int(free * 1e9))
-    target = inspect(options.target)
+    target = inspect(Path(options.target))
     checks = assess(target, draft, mtp, machine)
     width = max(len(check.code) for check in checks)
     for check in checks:
@@ -211,9 +212,6 @@ def _parser() -> argparse.ArgumentParser:
     generate.set_defaults(command=_generate)
 
     check = commands.add_parser("check", parents=[shared], help="what can be said before loading")
-    check.add_argument("--target", type=Path, metavar="FOLDER", help="a checkpoint, not a pair")
-    check.add_argument("--draft", type=Path, metavar="FOLDER", help="a draft model for --target")
-    check.add_argument("--mtp", type=Path, metavar="FOLDER", help="an MTP module for --target")
     check.set_defaults(command=_check)
 
     bench = commands.add_parser("bench", parents=[shared], help="measure speed on this machine")

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from engine.inspecting import Facts
 from engine.preflight import Check, State
 from engine.theory import speed_up
+from engine.vocabularies import compare
 
 LIBRARIES_BYTES = 600_000_000
 CONTEXT = 4096  # tokens of cache to make room for
@@ -131,7 +132,7 @@ def _rollback(part: Facts) -> Check:
 
 
 def vocabulary(target: Facts, draft: Facts) -> Check:
-    """Compare two vocabularies; the first id whose strings differ is named."""
+    """Compare two vocabularies as loading does; the first id whose strings differ is named."""
     ours, theirs = target.vocabulary, draft.vocabulary
     if ours is None or theirs is None:
         lost = target.name if ours is None else draft.name
@@ -142,31 +143,29 @@ def vocabulary(target: Facts, draft: Facts) -> Check:
             "Add the file: vocabularies cannot be compared without it.",
             model=lost,
         )
-    left = {number: text for text, number in ours.items()}
-    right = {number: text for text, number in theirs.items()}
-    for number in sorted(left.keys() | right.keys()):
-        if left.get(number) != right.get(number):
-            a, b = left.get(number, ""), right.get(number, "")
-            return _check(
-                "warn",
-                "vocabulary_different",
-                f"id {number} is {a!r} and {b!r}",
-                "Proposals go through text, which is slower; a draft model of the "
-                "target's family avoids it.",
-                id=number,
-                target=a,
-                draft=b,
-            )
-    if target.rows != draft.rows:
+    found = compare(ours, theirs, target.rows or len(ours), draft.rows or len(theirs))
+    if found.kind == "different":
+        number, a, b = found.first or (found.num_rows, "", "")
+        return _check(
+            "warn",
+            "vocabulary_different",
+            f"id {number} is {a!r} and {b!r}",
+            "Proposals go through text, which is slower; a draft model of the "
+            "target's family avoids it.",
+            id=number,
+            target=a,
+            draft=b,
+        )
+    if found.kind == "padded":
         return _check(
             "ok",
             "vocabulary_padded",
-            f"same tokens, padded to {target.rows} and {draft.rows} rows",
+            f"{len(found.masked)} of {found.num_rows} ids are not shared and never drafted",
             target=target.rows,
             draft=draft.rows,
-            tokens=len(left),
+            masked=len(found.masked),
         )
-    return _check("ok", "vocabulary_equal", f"the same {len(left)} tokens", tokens=len(left))
+    return _check("ok", "vocabulary_equal", f"the same {len(ours)} tokens", tokens=len(ours))
 
 
 def _same(target: Facts, draft: Facts) -> Iterator[Check]:

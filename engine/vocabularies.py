@@ -14,8 +14,8 @@ from typing import Literal
 
 Kind = Literal["equal", "padded", "different"]
 MOST_STRAY = 32
-"""So many ids may stand for other strings (special tokens are renamed) before it is another
-vocabulary."""
+"""So many ids, and one in ten of the smaller vocabulary, may stand for other strings (special
+tokens get renamed) before it is another vocabulary."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,8 @@ def compare(
     differing = [i for i in masked if i in ours and i in theirs]
     first = (differing[0], ours[differing[0]], theirs[differing[0]]) if differing else None
     shared = num_rows - len(masked)
-    if len(differing) > MOST_STRAY or 2 * shared < min(len(ours), len(theirs)):
+    smaller = min(len(ours), len(theirs))
+    if len(differing) > min(MOST_STRAY, smaller / 10) or 2 * shared < smaller:
         kind: Kind = "different"
     elif ours == theirs and target_rows == draft_rows:
         kind = "equal"

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import itertools
+import math
+
 import pytest
 import torch
 from tokenizers import Tokenizer
 from tokenizers.decoders import ByteLevel as ByteLevelDecoder
+from tokenizers.decoders import Fuse
 from tokenizers.models import BPE
 from tokenizers.pre_tokenizers import ByteLevel
 from transformers import PreTrainedTokenizerFast
 
 from engine.events import Settings
 from engine.models.hf import HFModel
+from engine.models.toy import ToyModel
 from engine.proposers.base import Context
 from engine.proposers.universal import Universal
+from engine.sampling import Sampler
 from engine.text import HFCodec
+from engine.verify import verify
 from tests.engine.tiny import CPU, argmax_decode, finished, llama, rounds, run
 
 LETTERS = sorted(ByteLevel.alphabet())
@@ -133,3 +140,60 @@ def test_a_draft_model_that_says_what_the_target_says_is_accepted():
     assert list(finished(events).token_ids) == ids[: len(finished(events).token_ids)]
     if len(text) > len("the cat sat") + 6:
         assert sum(done.verdict.num_accepted for done in rounds(events)) > 0
+
+
+@pytest.mark.parametrize("gamma", [1, 2, 3])
+def test_the_joint_law_is_the_targets(gamma):
+    """Every way the coins may fall, over a vocabulary of four, from every prompt of two letters."""
+    words = "abc"
+    ours, theirs = small_codec([("a", "b")]), small_codec([("b", "c")])
+    size = len(ours.vocabulary())
+    target, chosen = ToyModel(size, seed=1, sharpness=1.2), Sampler(Settings(temperature=1.0))
+    draft = ToyModel(len(theirs.vocabulary()), seed=2)
+
+    def law(ids, count=1):
+        probs = chosen.probs(target.read(ids, want=count).logits, ids).double()
+        return probs / probs.sum(-1, keepdim=True)
+
+    def own(ids, length):
+        if not length:
+            return {(): 1.0}
+        return {
+            (token, *rest): float(p) * mass
+            for token, p in enumerate(law(ids)[0])
+            for rest, mass in own([*ids, token], length - 1).items()
+        }
+
+    lengths = set()
+    for prompt in itertools.product(range(len(words)), repeat=2):
+        guesser = Universal(draft, theirs, ours, vocab_size=size, device=CPU)
+        proposal = guesser.propose(Context(list(prompt), NO_FEATURES, 0), gamma)
+        drafted, g = proposal.token_ids.tolist(), len(proposal)
+        lengths.add(g)
+        p = law([*prompt, *drafted], g + 1)
+        got = dict.fromkeys(itertools.product(range(size), repeat=gamma + 1), 0.0)
+        for coins in itertools.product((True, False), repeat=g):
+            chances = [float(p[i, token]) for i, token in enumerate(drafted)]
+            pairs = list(zip(coins, chances, strict=True))
+            u = torch.tensor([c / 2 if yes else (1 + c) / 2 for yes, c in pairs])
+            decision = verify(proposal.token_ids, proposal.probs.double(), p, u.double())
+            weight = math.prod(chance if yes else 1 - chance for yes, chance in pairs)
+            n = decision.num_accepted
+            for token in range(size):
+                begun = (*drafted[:n], token)
+                mass = weight * float(decision.next_probs[token])
+                for rest, more in own([*prompt, *begun], gamma - n).items():
+                    got[(*begun, *rest)] += mass * more
+        expected = own(list(prompt), gamma + 1)
+        assert sum(got.values()) == pytest.approx(1, abs=1e-9)
+        assert all(got[text] == pytest.approx(expected[text], abs=1e-9) for text in expected)
+    assert max(lengths) > 0
+
+
+def small_codec(merges):
+    """Return a tokenizer of three letters, one merge and an end."""
+    words = [*"abc", *("".join(pair) for pair in merges), "<end>"]
+    backend = Tokenizer(BPE(vocab={word: i for i, word in enumerate(words)}, merges=merges))
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="<end>")
+    tokenizer.backend_tokenizer.decoder = Fuse()
+    return HFCodec(tokenizer, frozenset({len(words) - 1}))
