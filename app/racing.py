@@ -124,4 +124,5 @@ async def _keep(
     shown = runs[best]
     if diverged(shown):
         shown = await examine(session, shown, cancelled)
-    state.keep(shown)
+    started = shown.started
+    state.keep(shown.with_all(session.kept(started.pair)) if started else shown)

@@ -29,6 +29,9 @@ from engine import catalog, trace
 from engine.errors import PlaygroundError
 from engine.events import Event, Measured, Settings
 
+OF_THE_MACHINE = ("cost_curve",)
+"""Measurements that do not depend on a run; they are kept, with their date, for all later ones."""
+
 RECORDING = catalog.ASSETS / "traces" / "smollm2-mtp.jsonl"
 
 
@@ -102,6 +105,7 @@ class Loading:
     error: PlaygroundError | None = None
     """Done without either: another pair was asked for before this one's turn came."""
 
+    kept: dict[str, Measured] = field(default_factory=dict)
     done: threading.Event = field(default_factory=threading.Event)
 
     def note(self, progress: Progress) -> None:
@@ -202,7 +206,16 @@ class Session:
         """Yield what an instrument measured, once the pair is loaded and the engine is free."""
         with self._engine_of(pair_id, cancelled) as pair:
             if pair is not None:
-                yield pair.measure(kind, method, prompt, settings, cancelled=cancelled, **options)
+                found = pair.measure(kind, method, prompt, settings, cancelled=cancelled, **options)
+                loading = self.loading(pair_id)
+                if kind in OF_THE_MACHINE and loading is not None:
+                    loading.kept[kind] = found
+                yield found
+
+    def kept(self, pair_id: str) -> tuple[Measured, ...]:
+        """Return what was measured of a loaded pair on this machine, whoever asked for it."""
+        loading = self.loading(pair_id)
+        return () if loading is None else tuple(loading.kept.values())
 
     @contextmanager
     def _engine_of(self, pair_id: str, cancelled: Callable[[], bool]) -> Iterator[Pair | None]:

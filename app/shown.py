@@ -65,6 +65,13 @@ class Shown:
         ]
         return replace(self, measured=(*kept, new))
 
+    def with_all(self, known: Iterable[Measured]) -> Shown:
+        """Return the same run with what was measured before."""
+        shown = self
+        for each in known:
+            shown = shown.with_measured(each)
+        return shown
+
     def records(self) -> tuple[Record, ...]:
         """Return everything, as a trace file holds it."""
         return (*self.baseline, *self.events, *self.measured)

@@ -160,6 +160,7 @@ async def _one_run(
         visit.baselines[form.work] = tuple(seen)
     if stage == "method" and not cancelled():
         shown = Shown(tuple(seen), () if method == "plain" else baseline)
+        shown = shown.with_all(session.kept(form.pair))
         if diverged(shown):
             yield message(say("examining"), **_on(run, view.delta(), stage))
             shown = await examine(session, shown, cancelled)

@@ -1,6 +1,7 @@
 // The three live charts. Layouts and traces come from app/charts.py without data; a message brings
 // the rows of new rounds, which fill them here. Contract: at most four redraws a second, one chart
-// each, in turn; a run's last message draws all. Without plotly.js the rest of the page works.
+// each, in turn; a run's last message draws all, each in a frame of its own, so that no frame is
+// long. Without plotly.js the rest of the page works.
 
 const CHARTS = ["speed_up", "acceptance", "latency"];
 const REDRAW_MS = 250;
@@ -15,7 +16,7 @@ function takePoints(message, other) {
   points.push(...message.points);
   totals = message.totals;
   if (other || message.full || message.points.length) CHARTS.forEach((name) => stale.add(name));
-  if (message.full) drawAllCharts(); else drawSoon();
+  if (message.full) drawInTurn(); else drawSoon();
 }
 
 function chartData() {
@@ -78,6 +79,15 @@ function drawAllCharts() {
   clearTimeout(redraw);
   redraw = null;
   CHARTS.forEach(drawChart);
+}
+
+function drawInTurn() {
+  clearTimeout(redraw);
+  redraw = null;
+  requestAnimationFrame(() => {
+    for (const name of [...stale]) if (drawChart(name)) break;
+    if (stale.size && element.isConnected) drawInTurn();
+  });
 }
 
 function drawSoon() {

@@ -176,7 +176,7 @@ class FakePair:
     id: str = "smollm2"
     methods: tuple[str, ...] = ("plain", "mtp", "draft", "lookup")
     text: str = STORY
-    pause: float = 0.04
+    pause: float = 0.02
     slow_method: str = "lookup"
     alive: int = 0
     most_alive: int = 0

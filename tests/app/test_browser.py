@@ -14,17 +14,23 @@ from tests.app.fakes import LONG, UNTIL_STOPPED
 pytestmark = pytest.mark.browser
 
 
+FRAMES = """async (count) => {
+  for (let i = 0; i < count; i++) await new Promise(requestAnimationFrame);
+}"""
+
+
 def visit(page: Any, site: Site, query: str = "") -> None:
     page.goto(site.url + query)
     page.wait_for_selector("#strip .dl-number")
 
 
 def wait_said(page: Any, start: str) -> str:
-    """Wait until the status line starts with `start`; return it."""
+    """Wait until the status line starts with `start` and the charts had their frames; return it."""
     page.wait_for_function(
         "start => document.querySelector('#strip .dl-status').textContent.startsWith(start)",
         arg=start,
     )
+    page.evaluate(FRAMES, 4)
     return str(page.locator("#strip .dl-status").text_content())
 
 
@@ -306,7 +312,7 @@ def test_two_visitors_take_turns(page: Any, chromium: Any, toy_site: Site) -> No
     try:
         for visitor in (page, other):
             visit(visitor, toy_site)
-            visitor.fill("#prompt textarea", "taking turns")
+            visitor.fill("#prompt textarea", f"taking turns {LONG}")
         page.click("#run")
         wait_said(page, "First the baseline")
         other.fill("#prompt textarea", "xss taking turns")

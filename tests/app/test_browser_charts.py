@@ -112,7 +112,7 @@ def test_no_more_than_four_redraws_a_second(page: Any, toy_site: Site) -> None:
     wait_said(page, "Decoding with")
     page.evaluate("window.drawn.length = 0")
     wait_said(page, "Finished")
-    *during, _, _, _ = page.evaluate("window.drawn")  # the end draws all three at once
+    *during, _, _, _ = page.evaluate("window.drawn")  # the end draws all three in a row
     assert len(during) >= 2
     assert min(b - a for a, b in itertools.pairwise(during)) >= 200
 

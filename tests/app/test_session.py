@@ -190,3 +190,23 @@ def test_a_space_serves_its_own_list_only(monkeypatch: pytest.MonkeyPatch) -> No
         session.methods(named)
     assert caught.value.code == "unknown_pair"
     assert session.methods(session.default_pair)
+
+
+def test_the_cost_curve_is_kept_for_later_runs_and_other_measurements_are_not() -> None:
+    session = session_of(CountingLoader())
+    session.start_loading(FIRST).done.wait(10)
+    work = ("mtp", "a prompt", read().settings)
+    assert session.kept(FIRST) == ()
+    for kind in ("cost_curve", "run_lengths"):
+        list(session.measure(FIRST, kind, *work, lambda: False))
+    assert [each.kind for each in session.kept(FIRST)] == ["cost_curve"]
+    state = Visit()
+    state.arm(read(prompt="another one", compare=False))
+
+    async def run() -> None:
+        async for _ in visit.perform(session, state):
+            pass
+
+    asyncio.run(run())
+    assert state.shown is not None
+    assert [each.kind for each in state.shown.measured] == ["cost_curve"]
