@@ -9,6 +9,7 @@ import pytest
 
 from app import theme
 from tests.app.conftest import Site
+from tests.app.fakes import LONG
 from tests.app.test_browser import run_to_the_end, value, visit, wait_said
 
 pytestmark = pytest.mark.browser
@@ -97,7 +98,9 @@ def test_no_more_than_four_redraws_a_second(page: Any, toy_site: Site) -> None:
     visit(page, toy_site)
     wait_said(page, "This run was recorded")
     traces(page, "latency")
-    page.fill("#prompt textarea", "count redraws")
+    page.locator("#compare input").uncheck()
+    page.fill("#max_new_tokens input", "400")
+    page.fill("#prompt textarea", f"count redraws {LONG}")
     page.evaluate(
         """() => {
           const { react } = window.Plotly;
