@@ -145,9 +145,8 @@ class Session:
         On a Space only the catalogue's: a stranger's link must not name that machine's folders.
         Raises PlaygroundError: unknown_pair.
         """
-        if get_space() and pair_id not in self.catalog.pairs:
-            pair_id = repr(pair_id)  # no id of any pair
-        offered = self.catalog.methods_of(self.catalog.pair(pair_id))
+        pair = self.catalog.pair(pair_id, listed=bool(get_space()))
+        offered = self.catalog.methods_of(pair)
         return tuple(name for name in offered if self.catalog.methods[name].page)
 
     def loading(self, pair_id: str) -> Loading | None:

@@ -111,12 +111,12 @@ class Catalog:
     pairs: dict[str, Pair]
     presets: dict[str, Preset]
 
-    def pair(self, pair_id: str) -> Pair:
-        """Return a pair of the file, or the one that an ad hoc id describes.
+    def pair(self, pair_id: str, *, listed: bool = False) -> Pair:
+        """Return a pair of the file or, unless it must be `listed`, what an ad hoc id describes.
 
         Raises PlaygroundError("unknown_pair").
         """
-        found = self.pairs.get(pair_id) or _described(pair_id)
+        found = self.pairs.get(pair_id) or (None if listed else _described(pair_id))
         if found is None:
             known = ", ".join(self.pairs)
             raise PlaygroundError(

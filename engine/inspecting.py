@@ -18,10 +18,10 @@ from typing import Any, Literal
 
 from engine.errors import PlaygroundError
 from engine.models.mtp_families import Found, detect, num_claimed
+from engine.safetensors_head import read_head
 
 Rollback = Literal["crop", "snapshot", "unknown"]
 BYTES = {"float32": 4, "float16": 2, "bfloat16": 2, "F32": 4, "F16": 2, "BF16": 2}
-_LARGEST_HEADER = 100_000_000
 _STATEFUL = {
     *("bailing_hybrid", "bamba", "deepseek_v4", "falcon_h1", "falcon_mamba", "glm5_next", "jamba"),
     *("granitemoehybrid", "kimi_linear", "mamba", "mamba2", "nemotron_h", "olmo_hybrid", "lfm2"),
@@ -146,13 +146,10 @@ def _headers(folder: Path) -> dict[str, dict[str, Any]]:
     """Return the shape, dtype and place of every tensor, from the heads of the files."""
     tensors: dict[str, dict[str, Any]] = {}
     for path in sorted(folder.glob("*.safetensors")):
-        with path.open("rb") as file:
-            length = int.from_bytes(file.read(8), "little")
-            try:
-                head: Any = json.loads(file.read(length)) if length <= _LARGEST_HEADER else None
-                tensors.update({k: v for k, v in head.items() if k != "__metadata__"})
-            except (ValueError, AttributeError) as error:
-                raise _bad_json(path) from error
+        try:
+            tensors.update(read_head(path))
+        except ValueError as error:
+            raise _bad_json(path) from error
     return tensors
 
 

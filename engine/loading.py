@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from engine.catalog import ASSETS, NATIVE, Catalog, Model, Pair
+from engine.catalog import ASSETS, NATIVE, PARTS, Catalog, Model, Pair
 from engine.errors import PlaygroundError
 from engine.models import checkpoint, hub, identity, linear, loader
 from engine.models.base import LanguageModel
@@ -156,7 +156,7 @@ def release() -> None:
 
 def _named(pair: Pair) -> dict[str, str]:
     """Return what is a checkpoint of its own, by the part it plays; the target comes first."""
-    named = {part: str(getattr(pair, part)) for part in ("target", "mtp", "draft", "eagle3")}
+    named = {part: str(getattr(pair, part)) for part in PARTS}
     return {part: name for part, name in named.items() if name and name != NATIVE}
 
 

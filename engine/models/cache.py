@@ -28,12 +28,11 @@ from engine.errors import PlaygroundError
 
 _FIRST_CAPACITY = 256
 _STATES = ("conv_states", "recurrent_states")
+_COUNT = "cumulative_length_linear"  # transformers >= 5.25 counts in the recurrent layer as well
 
 
 class CropCache:
     """A growing key-value cache that can be cut back exactly."""
-
-    replays = False
 
     def __init__(self, config: Any | None) -> None:
         """Make an empty one for a model's config; None: for one layer of attention."""
@@ -58,14 +57,10 @@ class CropCache:
     def grew(self, num_tokens: int) -> None:
         """Learn that the model has read more; the entries themselves say it here."""
 
-    def remember(self) -> None:
-        """Do nothing: every place can be gone back to."""
-
 
 class SnapshotCache:
     """A cache with recurrent states, which can go back to one remembered place or to the start."""
 
-    replays = True
     library_cache: DynamicCache
     _length: int
     _snapshot: _Snapshot | None
@@ -87,7 +82,8 @@ class SnapshotCache:
         surplus = self._length - self._snapshot.length
         for layer, states in zip(self.library_cache.layers, self._snapshot.states, strict=True):
             for name, number, saved in states:
-                getattr(layer, name)[number].copy_(saved)
+                held = getattr(layer, name)
+                (held if number is None else held[number]).copy_(saved)
             if isinstance(layer, DynamicLayer):
                 DynamicLayer.crop(layer, -surplus)
         self._length = self._snapshot.length
@@ -111,21 +107,25 @@ class SnapshotCache:
 
 @dataclass(frozen=True, slots=True)
 class _Snapshot:
-    """The states of every layer at one place: (attribute, number, copy)."""
+    """The states of every layer at one place: (attribute, number if it has several, copy)."""
 
     length: int
-    states: list[list[tuple[str, int, Tensor]]]
+    states: list[list[tuple[str, int | None, Tensor]]]
 
 
-def _copied(layer: Any) -> list[tuple[str, int, Tensor]]:
+def _copied(layer: Any) -> list[tuple[str, int | None, Tensor]]:
     if not isinstance(layer, LinearAttentionCacheLayerMixin):
         return []
-    return [
+    states: list[tuple[str, int | None, Tensor]] = [
         (name, number, state.clone())
         for name in _STATES
         for number, state in getattr(layer, name).items()
         if state is not None
     ]
+    if isinstance(count := getattr(layer, _COUNT, None), Tensor):
+        # Without it the model would take the next token for one that stands further on.
+        states.append((_COUNT, None, count.clone()))
+    return states
 
 
 def _empty(config: Any) -> DynamicCache:

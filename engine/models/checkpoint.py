@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import struct
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -25,6 +24,7 @@ from transformers.utils import logging
 from engine.errors import PlaygroundError
 from engine.models.hub import gguf_file, incomplete
 from engine.preflight import free_memory_gb
+from engine.safetensors_head import read_head
 
 _ROOM = 1.1  # weights need company: caches, buffers, the copy of a layer while it is packed
 _OTHER_SENSES = ("visual.", "vision_", "audio_", "image_")
@@ -182,7 +182,7 @@ def _tensors(folder: Path, name: str) -> Iterator[tuple[str, int]]:
         return
     for path in sorted(folder.glob("*.safetensors")):
         for key, entry in _head(path, name).items():
-            if key != "__metadata__" and not any(part in key for part in _OTHER_SENSES):
+            if not any(part in key for part in _OTHER_SENSES):
                 count = 1
                 for size in entry["shape"]:
                     count *= size
@@ -191,15 +191,10 @@ def _tensors(folder: Path, name: str) -> Iterator[tuple[str, int]]:
 
 def _head(path: Path, name: str) -> dict[str, Any]:
     """Return the table at the start of a safetensors file."""
-    with path.open("rb") as file:
-        try:
-            (length,) = struct.unpack("<Q", file.read(8))
-            if length > path.stat().st_size:
-                raise ValueError
-            head: dict[str, Any] = json.loads(file.read(length))
-        except (struct.error, ValueError):
-            raise incomplete(name, f"{path.name} is no safetensors file") from None
-    return head
+    try:
+        return read_head(path)
+    except ValueError:
+        raise incomplete(name, f"{path.name} is no safetensors file") from None
 
 
 @contextmanager

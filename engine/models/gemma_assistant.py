@@ -23,6 +23,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from engine.errors import PlaygroundError
 from engine.models.base import SharedKV
+from engine.models.mtp_module import bad_module
 
 _MODEL_TYPES = ("gemma4_assistant", "gemma4_unified_assistant")
 _KINDS = ("sliding_attention", "full_attention")
@@ -167,10 +168,5 @@ def _misfit(name: str, field: str, value: object, wanted: object) -> PlaygroundE
 
 
 def _bad_module(folder: Path, what: str) -> PlaygroundError:
-    return PlaygroundError(
-        "bad_module",
-        f"The assistant in {folder.name} {what}.",
-        "Restore the folder from the repository.",
-        folder=folder.name,
-        what=what,
-    )
+    remedy = "Restore the folder from the repository."
+    return bad_module(folder.name, what, part="assistant", remedy=remedy)

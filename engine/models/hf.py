@@ -19,7 +19,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from engine.models.base import Reading, SharedKV, Tap, num_kept
-from engine.models.cache import cache_for
+from engine.models.cache import SnapshotCache, cache_for
 
 MOST_PENDING = 8
 """Tokens that are read again beside new ones, at most, before they get a pass of their own."""
@@ -97,7 +97,7 @@ class HFModel:
         need_features = bool(features and self._taps)
         try:
             stands = begun = self._cache.rewind(kept)
-            if committed is not None and self._cache.replays:
+            if committed is not None and isinstance(self._cache, SnapshotCache):
                 latest = min(committed - 1, len(ids) - max(want, features))
                 if latest - stands > MOST_PENDING:
                     self._forward(ids[stands:latest])

@@ -178,7 +178,7 @@ def load_module(folder: Path, target_config: LlamaConfig) -> tuple[MTPModule, Te
         and config["vocab_size"] == target_config.vocab_size
     )
     if not fits:
-        raise _bad_module(folder, "was made for a target of another size")
+        raise bad_module(folder.name, "was made for a target of another size")
     stored: dict[str, Tensor] = {}
     for shard in sorted(folder.glob("*.safetensors")):
         stored.update(load_file(shard))
@@ -187,18 +187,21 @@ def load_module(folder: Path, target_config: LlamaConfig) -> tuple[MTPModule, Te
     for name in module.state_dict():
         key = checkpoint_name(name, layer)
         if key not in stored:
-            raise _bad_module(folder, f"lacks the tensor {key}")
+            raise bad_module(folder.name, f"lacks the tensor {key}")
         state[name] = stored[key].float()
     module.load_state_dict(state)
     vocab = stored.get("draft_vocab")
     return module.eval().requires_grad_(False), None if vocab is None else vocab.long()
 
 
-def _bad_module(folder: Path, what: str) -> PlaygroundError:
+def bad_module(
+    name: str,
+    what: str,
+    *,
+    part: str = "MTP module",
+    remedy: str = "Restore the folder from the repository, or train the module again.",
+) -> PlaygroundError:
+    """Return the error for a module that is not whole, or not for this target."""
     return PlaygroundError(
-        "bad_module",
-        f"The MTP module in {folder.name} {what}.",
-        "Restore the folder from the repository, or train the module again.",
-        folder=folder.name,
-        what=what,
+        "bad_module", f"The {part} in {name} {what}.", remedy, folder=name, what=what
     )

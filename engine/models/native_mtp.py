@@ -24,7 +24,7 @@ from transformers import PreTrainedModel
 
 from engine.errors import PlaygroundError
 from engine.models.mtp_families import Found, detect, num_claimed
-from engine.models.mtp_module import Kinds, MTPModule, placed_like
+from engine.models.mtp_module import Kinds, MTPModule, bad_module, placed_like
 
 _INDEX = "model.safetensors.index.json"
 
@@ -159,10 +159,5 @@ def _load(module: nn.Module, state: dict[str, Tensor], found: Found, name: str) 
 
 
 def _bad(name: str, what: str) -> PlaygroundError:
-    return PlaygroundError(
-        "bad_module",
-        f"The MTP module in {name} {what}.",
-        "Use the original checkpoint, or another folder that holds the whole module.",
-        folder=name,
-        what=what,
-    )
+    remedy = "Use the original checkpoint, or another folder that holds the whole module."
+    return bad_module(name, what, remedy=remedy)

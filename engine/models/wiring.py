@@ -17,7 +17,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from engine.models.base import LanguageModel, Tap
+from engine.models.base import LanguageModel
 from engine.models.mtp_module import MTPModule
 from engine.proposers.mtp import MTPParts
 
@@ -63,7 +63,7 @@ class Wiring:
 @torch.inference_mode()
 def check_wiring(target: LanguageModel, parts: MTPParts, token_ids: list[int]) -> Wiring:
     """Compare the module's favourites with the target's over a text of at least three tokens."""
-    states, logits = _read(target, token_ids, "final")
+    states, before, logits = _read(target, token_ids)
     wanted = logits[1:].argmax(-1)  # [n - 1]: what follows token i + 1
     embeddings = parts.embedding(torch.tensor(token_ids[1:], device=target.device))
     module = parts.module
@@ -82,19 +82,19 @@ def check_wiring(target: LanguageModel, parts: MTPParts, token_ids: list[int]) -
             swapped = share(states)
         finally:
             module.family = family
-    before_norm = share(_read(target, token_ids, "pre_norm")[0]) if _has_pre_norm(target) else None
-    target.tap(())
-    target.forget()
+    before_norm = None if before is None else share(before)
     return Wiring(agreement, swapped, before_norm, len(token_ids) - 1)
 
 
-def _read(target: LanguageModel, token_ids: list[int], tap: Tap) -> tuple[Tensor, Tensor]:
-    """Return the tapped states [n, D] and the logits [n, V] of a whole text."""
-    target.tap((tap,))
+def _read(target: LanguageModel, token_ids: list[int]) -> tuple[Tensor, Tensor | None, Tensor]:
+    """Return the states behind and (where known) before the final norm [n, D], logits [n, V]."""
+    both = bool(getattr(target, "knows_pre_norm", False))
+    target.tap(("final", "pre_norm") if both else ("final",))
     target.forget()
     reading = target.read(token_ids, want=len(token_ids), features=len(token_ids))
-    return reading.features, reading.logits
-
-
-def _has_pre_norm(target: LanguageModel) -> bool:
-    return bool(getattr(target, "knows_pre_norm", False))
+    target.tap(())
+    target.forget()
+    if not both:
+        return reading.features, None, reading.logits
+    behind, before = reading.features.chunk(2, dim=-1)
+    return behind, before, reading.logits

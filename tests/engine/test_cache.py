@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from transformers import MistralConfig, MistralForCausalLM
 from transformers.cache_utils import DynamicLayer
@@ -186,6 +186,10 @@ HYBRIDS = {
 
 
 @pytest.mark.parametrize("name", HYBRIDS)
+@example(  # remembered, one more, then back: transformers 5.25 counts tokens in this layer
+    steps=[("extend", [0], 0, 1, 0), ("extend", [0], 0, 1, 0), ("extend", [0], 0, 1, 2)],
+    hints=[0, 6, 0, *[0] * 6],
+)
 @given(steps=steps, hints=st.lists(st.integers(0, 40), min_size=9, max_size=9))
 @settings(deadline=None, max_examples=25)
 def test_a_recurrent_state_follows_any_sequence_of_contexts(name, steps, hints):

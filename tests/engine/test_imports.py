@@ -12,7 +12,7 @@ FILES = sorted(ENGINE.rglob("*.py"))
 PURE = {
     *("events", "trace", "sound", "typed", "metrics", "books", "ledger", "theory", "catalog"),
     *("preflight", "errors", "foreign_logs", "foreign_record", "prefix", "replay"),
-    "vocabularies",
+    *("vocabularies", "safetensors_head"),
 }
 LIGHT = "engine.models.source"  # not pure, but what it imports at its top is
 PAGE = {"app", "gradio", "plotly", "pandas", "matplotlib"}
