@@ -13,6 +13,7 @@ from typing import Any
 import gradio as gr
 
 from app import i18n, pairs
+from app.own_pair import OwnPair
 from app.session import Session
 from app.wording import Say, Wording
 
@@ -27,6 +28,12 @@ MORE_NUMBERS = (
 EXPLAINED = ("confidence",)
 """Fields with a line of help below their label; `fields.js` gives "auto" its own as a tooltip."""
 
+_CHIP: dict[str, Any] = {
+    "size": "sm",
+    "min_width": 0,
+    "elem_classes": "chip",
+    "visible": False,
+}
 FIELDS = (
     *("pair", "method", "prompt", "gamma", "adaptive", "compare", "stop"),
     *(name for name, _, _ in (*NUMBERS, *MORE_NUMBERS)),
@@ -69,6 +76,11 @@ class Controls:
         pairs_to_choose = pairs.choices(say, self.session.catalog)
         self.pair = self._field(gr.Dropdown, "pair", choices=pairs_to_choose, value=default)
         self.model = gr.HTML("", elem_id="model")
+        self.preflight = gr.HTML("", elem_id="preflight")
+        with gr.Row(elem_id="dl-preflight-more", elem_classes="chips"):
+            self.ask_hub = self._button("ask-hub", **_CHIP)
+            self.profile = self._button("profile", **_CHIP)
+        self.own = OwnPair(self._wording)
         self.method = self._add(
             gr.Radio,
             lambda say: {"label": say("label.method")},

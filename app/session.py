@@ -15,7 +15,7 @@ from __future__ import annotations
 import dataclasses
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -28,6 +28,7 @@ from app.shown import Shown, shown_of
 from engine import catalog, trace
 from engine.errors import PlaygroundError
 from engine.events import Event, Measured, Settings
+from engine.preflight import Preflight, preflight
 
 OF_THE_MACHINE = ("cost_curve",)
 """Measurements that do not depend on a run; they are kept, with their date, for all later ones."""
@@ -169,6 +170,31 @@ class Session:
         )
         thread.start()
         return loading
+
+    def look(self, pair_id: str, *, ask_hub: bool = False, measure: bool = False) -> Preflight:
+        """Say what can be told of a pair before loading, or what it takes now that it is loaded.
+
+        `ask_hub` reads small files of its repositories, `measure` times this machine for its shape,
+        once the engine is free.  Raises PlaygroundError: unknown_pair.
+        """
+        pair = self.catalog.pair(pair_id, listed=bool(get_space()))
+        held = {key: self._held(key) for key in list(self._loadings)}
+        with self._engine if measure else nullcontext():
+            found = preflight(
+                self.catalog,
+                pair,
+                device=self._device,
+                ask_hub=ask_hub,
+                measure=measure,
+                freed=sum(size or 0 for size in held.values()),
+            )
+        taken = held.get(pair_id)
+        return found if taken is None else found.loaded(taken)
+
+    def _held(self, pair_id: str) -> int | None:
+        """Return the bytes that a loaded pair keeps, with the method that keeps most."""
+        sizes = [self.memory(pair_id, method) for method in self.methods(pair_id)]
+        return max((size for size in sizes if size is not None), default=None)
 
     def check(self, form: Form) -> None:
         """Refuse what cannot run.  Raises PlaygroundError; knows token counts once loaded."""

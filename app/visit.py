@@ -28,6 +28,7 @@ from app.turn import Cancelled, in_turn
 from engine.events import Drafted, Event, Prefilled, Settings, Verified
 from engine.metrics import fold
 from engine.prefix import parted
+from engine.preflight import Preflight
 
 _runs = itertools.count(1)
 Work = tuple[str, str, Settings]
@@ -43,6 +44,12 @@ class Visit:
     tab: str = ""
     pair: str = ""
     """The pair that the form names, once the page has said how far it is."""
+
+    found: Preflight | None = None
+    """What was found out about that pair before it is loaded."""
+
+    chosen: str = ""
+    """The pair of the visitor's own that was named last, where that went well."""
 
     ticket: int = 0
     waiting: Form | None = None

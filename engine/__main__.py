@@ -34,8 +34,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _generate(options: argparse.Namespace) -> int:
     """Print the text of one run; optionally its events and its statistics."""
-    from engine.checks import check_request
     from engine.metrics import Metrics
+    from engine.request import check_request
     from engine.runtime import load_pair
     from engine.trace import write
 
@@ -77,43 +77,31 @@ def _generate(options: argparse.Namespace) -> int:
 
 
 def _check(options: argparse.Namespace) -> int:
-    """Print what can be said before loading; exit code 2 when something is in the way.
-
-    Folders can be read, so much more is said of them; there the exit code is 1 when a check fails.
-    """
-    if options.target and Path(options.target).is_dir():
-        return _check_folders(options)
+    """Print whether a target and its drafters can work together; exit code 1 where they cannot."""
     from engine.preflight import preflight
 
-    checks = preflight(catalog.load(), catalog.load().pair(_pair_id(options)))
-    for check in checks:
-        print(f"{'ok ' if check.passed else 'NO '} {check.code}: {check.text}")
-    return 0 if all(check.passed for check in checks) else 2
-
-
-def _check_folders(options: argparse.Namespace) -> int:
-    """Print whether a target and its drafters can work together."""
-    from engine.assess import Machine, assess
-    from engine.burden import burden
-    from engine.inspecting import inspect
-    from engine.preflight import free_memory_gb
-
-    named = (options.draft, "" if options.mtp == catalog.NATIVE else options.mtp)
-    draft, mtp = (inspect(Path(name)) if name else None for name in named)
-    free = free_memory_gb()
-    machine = Machine(options.device or "cpu", None if free is None else int(free * 1e9))
-    target = inspect(Path(options.target))
-    checks = assess(target, draft, mtp, machine)
-    width = max(len(check.code) for check in checks)
-    for check in checks:
+    known = catalog.load()
+    found = preflight(
+        known,
+        known.pair(_pair_id(options)),
+        device=options.device,
+        ask_hub=not options.offline,
+        measure=options.measure,
+    )
+    width = max(len(check.code) for check in found.checks)
+    for check in found.checks:
         print(f"{check.state:4} {check.code:{width}}  {check.text}")
         if check.remedy:
             print(f"{'':{width + 6}} {check.remedy}")
-    for way in burden(target, draft, mtp):
+    for way in found.ways:
         size = "size unknown" if way.gigabytes is None else f"{way.gigabytes:.2f} GB more"
         parts, decisions = " + ".join(way.parts), ", ".join(way.decisions)
         print(f"{way.way:5} {parts}: {size}; to decide: {decisions}")
-    return 1 if any(check.state == "fail" for check in checks) else 0
+    for row in found.support:
+        print(f"{row.method:6} {row.engine}: {row.answer} ({row.source}; {row.date})")
+    if found.unread:
+        print(f"not looked at: {', '.join(found.unread)}")
+    return 0 if found.passed else 1
 
 
 def _bench(options: argparse.Namespace) -> int:
@@ -212,6 +200,8 @@ def _parser() -> argparse.ArgumentParser:
     generate.set_defaults(command=_generate)
 
     check = commands.add_parser("check", parents=[shared], help="what can be said before loading")
+    check.add_argument("--offline", action="store_true", help="do not ask the hub")
+    check.add_argument("--measure", action="store_true", help="time this machine for a prediction")
     check.set_defaults(command=_check)
 
     bench = commands.add_parser("bench", parents=[shared], help="measure speed on this machine")

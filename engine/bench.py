@@ -25,11 +25,11 @@ import torch
 
 from engine import catalog
 from engine.budget import streaming_ms
-from engine.checks import LARGEST_GAMMA
 from engine.device import peak_memory_gb
 from engine.errors import PlaygroundError
 from engine.events import Finished, Settings
 from engine.metrics import Metrics
+from engine.request import LARGEST_GAMMA
 from engine.runtime import LoadedPair, load_pair
 
 NEW_TOKENS = 64

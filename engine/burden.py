@@ -5,7 +5,8 @@ Contract: `burden` is pure and counts only what the facts tell; what they do not
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Collection
+from dataclasses import dataclass, replace
 
 from engine.inspecting import Facts
 
@@ -31,8 +32,17 @@ class Burden:
         return None if self.num_bytes is None else self.num_bytes / 1e9
 
 
-def burden(target: Facts, draft: Facts | None = None, mtp: Facts | None = None) -> list[Burden]:
-    """Return what each way that is there brings, MTP first."""
+def burden(
+    target: Facts,
+    draft: Facts | None = None,
+    mtp: Facts | None = None,
+    *,
+    bundled: Collection[str] = (),
+) -> list[Burden]:
+    """Return what each way that is there brings, MTP first.
+
+    bundled: the ways whose parts lie in the repository, which nobody has to fetch.
+    """
     ways = []
     holder = target if mtp is None else mtp
     if holder.found is not None:
@@ -42,4 +52,9 @@ def burden(target: Facts, draft: Facts | None = None, mtp: Facts | None = None) 
     if draft is not None:
         size = draft.num_bytes or None
         ways.append(Burden("draft", (target.name, draft.name), size, DECISIONS["draft"]))
-    return ways
+    return [_here(way) if way.way in bundled else way for way in ways]
+
+
+def _here(way: Burden) -> Burden:
+    left = tuple(decision for decision in way.decisions if decision != "download")
+    return replace(way, decisions=left)

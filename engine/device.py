@@ -74,6 +74,28 @@ def processor_name(device: torch.device) -> str:
     return f"{name}, {torch.backends.cpu.get_cpu_capability()}"
 
 
+def free_bytes(device: torch.device) -> int | None:
+    """Return what models may take on a device, on all GPUs together; None where it is hidden."""
+    if device.type == "cuda":
+        return sum(torch.cuda.mem_get_info(i)[0] for i in range(torch.cuda.device_count()))
+    free = free_memory_gb()
+    return None if free is None else int(free * 1e9)
+
+
+def free_memory_gb() -> float | None:
+    """Return the memory that new processes may take, in GB; None where the system hides it."""
+    try:
+        with open("/proc/meminfo", encoding="ascii") as file:
+            rows = dict(line.split(":", 1) for line in file)
+        return int(rows["MemAvailable"].split()[0]) / 1e6
+    except (OSError, KeyError, ValueError):
+        pass
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 1e9
+    except (AttributeError, OSError, ValueError):
+        return None
+
+
 def peak_memory_gb() -> float:
     """Return the peak resident memory of this process in GB."""
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

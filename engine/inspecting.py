@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from engine.errors import PlaygroundError
-from engine.models.mtp_families import Found, detect, num_claimed
+from engine.models.mtp_families import DISGUISES, Found, detect, num_claimed
 from engine.safetensors_head import read_head
 
 Rollback = Literal["crop", "snapshot", "unknown"]
@@ -31,6 +31,7 @@ _STATEFUL = {
 """Types with a recurrent or convolutional state, by transformers 5.24."""
 
 _LINEAR = {"linear_attention", "mamba", "recurrent", "conv", "kda"}
+_EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
 _ATTENTION = {"full_attention", "sliding_attention", "chunked_attention", "attention"}
 _BLOCK = re.compile(r"(?:model\.|language_model\.)*layers\.(\d+)\.(.+)")
 
@@ -39,8 +40,10 @@ _BLOCK = re.compile(r"(?:model\.|language_model\.)*layers\.(\d+)\.(.+)")
 class Facts:
     """What one folder holds.
 
-    num_bytes: of all weights.  vocabulary: id by string.  formats: safetensors, gguf, pickle.
-    found, claimed: the MTP module there, and how many the configuration speaks of.
+    num_bytes: of all weights.  experts: of a mixture, 0 without one.  vocabulary: id by string.
+    formats: safetensors, gguf, pickle.  known: the library has the type under its own name.
+    found, claimed: the MTP module there, and how many the configuration speaks of.  draft_rows: of
+    the head, where the module was trained for some of them only.
     block: the places of a trunk layer with attention, which a module's block repeats.
     """
 
@@ -50,6 +53,8 @@ class Facts:
     hidden_size: int | None = None
     num_layers: int | None = None
     num_kv_values: int | None = None
+    intermediate_size: int | None = None
+    experts: int = 0
     rows: int | None = None
     dtype: str = ""
     parameters: int | None = None
@@ -63,14 +68,26 @@ class Facts:
     found: Found | None = None
     claimed: int = 0
     mtp_bytes: int | None = None
+    mtp_parameters: int | None = None
+    draft_rows: int | None = None
     block: frozenset[str] = frozenset()
     rollback: Rollback = "unknown"
     remote_code: bool = False
+    known: bool = True
 
 
-def inspect(folder: Path) -> Facts:
-    """Return what `folder` says about itself.  Raises PlaygroundError: no_checkpoint, bad_json."""
-    suffixes = {path.suffix for path in folder.glob("*")} if folder.is_dir() else set()
+def inspect(
+    folder: Path,
+    listing: Mapping[str, int] | None = None,
+    headers: Mapping[str, dict[str, Any]] | None = None,
+) -> Facts:
+    """Return what `folder` says about itself.
+
+    listing, headers: sizes of files, and heads of tensors, where the folder holds only the small
+    files of a repository.  Raises PlaygroundError: no_checkpoint, bad_json.
+    """
+    sizes = _sizes(folder) if listing is None else dict(listing)
+    suffixes = {Path(name).suffix for name in sizes}
     if not (folder / "config.json").is_file() and not suffixes & {".safetensors", ".gguf"}:
         raise PlaygroundError(
             "no_checkpoint",
@@ -82,13 +99,13 @@ def inspect(folder: Path) -> Facts:
     config = {**whole, **(whole.get("text_config") or {})}
     generation = _json(folder / "generation_config.json")
     tokenizer = _json(folder / "tokenizer_config.json")
-    headers = _headers(folder)
+    headers = _headers(folder) if headers is None else headers
     index = _json(folder / "model.safetensors.index.json")
     keys = {*index.get("weight_map", {}), *headers}
     layers = config.get("num_hidden_layers")
     found = detect(keys, layers or 0)
     dtype = str(config.get("dtype") or config.get("torch_dtype") or "")
-    num_bytes = _num_bytes(folder, index)
+    num_bytes = _num_bytes(sizes, index)
     kinds = config.get("layer_types") or []
     quantised = (whole.get("quantization_config") or {}).get("quant_method", "")
     return Facts(
@@ -98,6 +115,8 @@ def inspect(folder: Path) -> Facts:
         hidden_size=config.get("hidden_size"),
         num_layers=layers,
         num_kv_values=_kv_values(config, kinds),
+        intermediate_size=config.get("intermediate_size"),
+        experts=max((config.get(name) or 0 for name in _EXPERTS), default=0),
         rows=config.get("vocab_size"),
         dtype=dtype,
         parameters=_parameters(headers, keys, num_bytes, dtype, quantised),
@@ -114,10 +133,26 @@ def inspect(folder: Path) -> Facts:
         found=found,
         claimed=num_claimed(whole),
         mtp_bytes=_mtp_bytes(headers, found),
+        mtp_parameters=_mtp_parameters(headers, found),
+        draft_rows=next(iter(headers.get("draft_vocab", {}).get("shape", ())), None),
         block=_block(keys, layers or 0),
         rollback=_rollback(str(config.get("model_type", "")), kinds),
         remote_code="auto_map" in whole,
+        known=_is_known(str(whole.get("model_type", ""))),
     )
+
+
+def _sizes(folder: Path) -> dict[str, int]:
+    if not folder.is_dir():
+        return {}
+    return {path.name: path.stat().st_size for path in folder.iterdir() if path.is_file()}
+
+
+def _is_known(model_type: str) -> bool:
+    """Return whether the library can make this type without code of the checkpoint's own."""
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
+
+    return not model_type or DISGUISES.get(model_type, model_type) in CONFIG_MAPPING_NAMES
 
 
 def _json(path: Path) -> dict[str, Any]:
@@ -153,9 +188,9 @@ def _headers(folder: Path) -> dict[str, dict[str, Any]]:
     return tensors
 
 
-def _num_bytes(folder: Path, index: Mapping[str, Any]) -> int:
-    for pattern in ("*.safetensors", "*.gguf", "*.bin"):
-        size = sum(path.stat().st_size for path in folder.glob(pattern))
+def _num_bytes(sizes: Mapping[str, int], index: Mapping[str, Any]) -> int:
+    for suffix in (".safetensors", ".gguf", ".bin"):
+        size = sum(size for name, size in sizes.items() if name.endswith(suffix))
         if size:
             return size
     return int((index.get("metadata") or {}).get("total_size", 0))
@@ -172,10 +207,24 @@ def _parameters(
 
 
 def _mtp_bytes(headers: Mapping[str, Any], found: Found | None) -> int | None:
-    keys = [key for module in found.modules for key in module.values()] if found else []
-    if not keys or any(key not in headers for key in keys):
-        return None
-    return sum(int(end - start) for start, end in (headers[key]["data_offsets"] for key in keys))
+    tensors = _of_modules(headers, found)
+    ends = [tensor["data_offsets"] for tensor in tensors]
+    return sum(int(end - start) for start, end in ends) if ends else None
+
+
+def _mtp_parameters(headers: Mapping[str, Any], found: Found | None) -> int | None:
+    """Return the weights of the first module, which is what a step of any draft length uses."""
+    tensors = _of_modules(headers, found, most=1)
+    return sum(math.prod(tensor["shape"]) for tensor in tensors) if tensors else None
+
+
+def _of_modules(
+    headers: Mapping[str, Any], found: Found | None, most: int | None = None
+) -> list[Any]:
+    """Return the headers of the modules' tensors; none where one of them is unknown."""
+    modules = found.modules[:most] if found else ()
+    keys = [key for module in modules for key in module.values()]
+    return [headers[key] for key in keys] if all(key in headers for key in keys) else []
 
 
 def _kv_values(config: Mapping[str, Any], kinds: list[str]) -> int | None:

@@ -20,6 +20,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from engine.catalog import ASSETS, NATIVE, PARTS, Catalog, Model, Pair
+from engine.device import free_memory_gb
 from engine.errors import PlaygroundError
 from engine.models import checkpoint, hub, identity, linear, loader
 from engine.models.base import LanguageModel
@@ -30,7 +31,6 @@ from engine.models.mtp_module import MTPModule
 from engine.models.native_mtp import load_native
 from engine.models.source import Progress, Report, checkpoint_folder, silent
 from engine.models.wiring import PASSAGE, Wiring, check_wiring
-from engine.preflight import free_memory_gb
 from engine.proposers.eagle3 import Eagle3Parts
 from engine.proposers.mtp import MTPParts
 from engine.text import HFCodec

@@ -20,7 +20,6 @@ import transformers
 from torch import Tensor
 
 from engine import catalog, instruments
-from engine.checks import check_request, empty_prompt
 from engine.decode import decode, never
 from engine.device import choose_device, processor_name, use_cores
 from engine.errors import PlaygroundError
@@ -42,6 +41,7 @@ from engine.proposers.nothing import Nothing
 from engine.proposers.prompt_lookup import PromptLookup
 from engine.proposers.synthetic import Synthetic
 from engine.proposers.universal import Universal
+from engine.request import check_request, empty_prompt
 from engine.sampling import Sampler, Streams
 from engine.text import Codec, HFCodec
 

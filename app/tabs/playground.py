@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import html
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterator
 from contextlib import suppress
 from functools import partial
 from typing import Any
 
 import gradio as gr
 
-from app import i18n, pairs, permalink, visit
+from app import i18n, pairs, permalink, preflight_card, visit
 from app.controls import (
     FIELDS,
     MORE_NUMBERS,
@@ -31,6 +31,7 @@ from app.saying import say, say_error, say_loading
 from app.session import Loading, Session
 from app.token_strip import TokenStrip
 from app.visit import Visit
+from engine.catalog import PARTS, pair_of
 from engine.errors import PlaygroundError
 
 
@@ -55,13 +56,25 @@ def _wire(page: Page, handlers: Handlers, controls: Controls, strip: TokenStrip)
     page.ran = armed.then(handlers.run, state, strip, **STREAM)
     controls.stop.click(handlers.stop, state, strip, **QUIET)
     changed = pair.input(handlers.change_pair, [state, pair], [controls.method, model], **QUIET)
-    changed.then(handlers.watch_model, [state, pair], model, **STREAM)
-    page.language.input(handlers.describe_model, [page.language, pair], model, **QUIET)
+    looked = [controls.preflight, controls.ask_hub, controls.profile]
+    changed.then(handlers.look, [state, pair], looked, **QUIET)
+    there = changed.then(handlers.watch_model, [state, pair], model, **STREAM)
+    there.then(handlers.look, [state, pair], looked, **QUIET)  # counted now, not foretold
+    controls.ask_hub.click(handlers.ask_hub, [state, pair], looked, **STREAM)
+    controls.profile.click(handlers.profile, [state, pair], looked, **STREAM)
+    page.language.input(handlers.word_card, [page.language, state], controls.preflight, **QUIET)
+    own = controls.own
     lists = [pair, controls.method]
+    chosen = own.use.click(handlers.choose, [state, *own.names], [*lists, model, strip], **QUIET)
+    chosen.then(handlers.ask_chosen, state, looked, **STREAM)
+    chosen.then(handlers.watch_chosen, state, model, **STREAM)
+    page.language.input(handlers.describe_model, [page.language, pair], model, **QUIET)
     page.language.input(handlers.offer, [page.language, pair], lists, **QUIET)
     controls.link.click(handlers.link, [state, *controls.values], strip, **QUIET)
     filled = page.opened.then(handlers.restore, state, [*controls.values, controls.more], **QUIET)
-    filled.then(handlers.watch_model, [state, pair], model, **STREAM)
+    filled.then(handlers.look, [state, pair], looked, **QUIET)
+    there = filled.then(handlers.watch_model, [state, pair], model, **STREAM)
+    there.then(handlers.look, [state, pair], looked, **QUIET)
     page.opened.then(handlers.replay, state, strip, **STREAM)
 
 
@@ -97,6 +110,63 @@ class Handlers:
         choices = method_choices(partial(i18n.text, state.language), methods)
         chosen = gr.update(choices=choices, value=default_method(methods))
         return chosen, self.describe_model(state.language, pair)
+
+    def look(self, state: Visit, pair: str) -> list[Any]:
+        """Say what the files on this machine tell of a pair."""
+        return self._looked(state, pair)
+
+    def ask_hub(self, state: Visit, pair: str) -> Iterator[list[Any]]:
+        """Say what the hub's small files tell of a pair, too."""
+        yield self._waiting(state)
+        yield self._looked(state, pair, unfolded=True, ask_hub=True)
+
+    def profile(self, state: Visit, pair: str) -> Iterator[list[Any]]:
+        """Time this machine for a pair's shape, and predict."""
+        yield self._waiting(state)
+        yield self._looked(state, pair, unfolded=True, measure=True)
+
+    def choose(self, state: Visit, *names: str) -> list[Any]:
+        """Choose the pair that was named, or say what to mend."""
+        state.chosen = ""
+        try:
+            pair = pair_of(**dict(zip(PARTS, names, strict=True))).id
+            self.session.methods(pair)
+        except PlaygroundError as error:
+            return [*[gr.skip()] * 3, visit.message(say_error(error))]
+        state.chosen = pair
+        lists = offered(self.session, state.language, pair)
+        methods = self.session.methods(pair)
+        chosen = {**lists[1], "value": default_method(methods)}
+        return [lists[0], chosen, self.describe_model(state.language, pair), gr.skip()]
+
+    def ask_chosen(self, state: Visit) -> Iterator[list[Any]]:
+        """Look at the pair that was just named, wherever its files are."""
+        yield from self.ask_hub(state, state.chosen) if state.chosen else ()
+
+    async def watch_chosen(self, state: Visit) -> AsyncGenerator[str, None]:
+        """Say how far the pair is that was just named."""
+        if state.chosen:
+            async for line in self.watch_model(state, state.chosen):
+                yield line
+
+    def word_card(self, language: str, state: Visit) -> Any:
+        """Word what was found in another language."""
+        if state.found is None:
+            return gr.skip()
+        return preflight_card.card(partial(i18n.text, language), self.session.catalog, state.found)
+
+    def _waiting(self, state: Visit) -> list[Any]:
+        say = partial(i18n.text, state.language)
+        return [preflight_card.looking(say), gr.skip(), gr.skip()]
+
+    def _looked(self, state: Visit, pair: str, *, unfolded: bool = False, **how: bool) -> list[Any]:
+        state.found = found = self.session.look(pair, **how)
+        say = partial(i18n.text, state.language)
+        return [
+            preflight_card.card(say, self.session.catalog, found, unfolded=unfolded),
+            gr.update(visible=found.on_hub),
+            gr.update(visible=found.unmeasured),
+        ]
 
     def offer(self, language: str, pair: str) -> Any:
         """Word the lists of pairs and methods in another language."""

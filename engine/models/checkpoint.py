@@ -21,15 +21,14 @@ from safetensors import SafetensorError
 from transformers import CONFIG_MAPPING, AutoConfig, AutoModelForCausalLM, PreTrainedModel
 from transformers.utils import logging
 
+from engine.device import free_memory_gb
 from engine.errors import PlaygroundError
 from engine.models.hub import gguf_file, incomplete
-from engine.preflight import free_memory_gb
+from engine.models.mtp_families import DISGUISES
 from engine.safetensors_head import read_head
 
 _ROOM = 1.1  # weights need company: caches, buffers, the copy of a layer while it is packed
 _OTHER_SENSES = ("visual.", "vision_", "audio_", "image_")
-DISGUISES = {"mimo": "qwen2"}
-"""Types whose repositories bring code of their own for what the library knows by another name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +67,7 @@ def plan_for(stored: Sequence[Stored], device: torch.device, name: str) -> Plan:
     if device.type == "cuda":
         return _on_gpus(num_weights, device, name)
     free = free_memory_gb()
-    dtype = torch.float32 if device.type == "cpu" else torch.bfloat16
+    dtype = dtype_for(device)
     if free is None:
         return Plan(device, dtype)
     native = device.type == "cpu" and stored[0].dtype == "BF16" and bf16_is_native()
@@ -77,6 +76,11 @@ def plan_for(stored: Sequence[Stored], device: torch.device, name: str) -> Plan:
     if _needed_gb(num_weights, dtype) > free:
         raise out_of_memory(name, _needed_gb(num_weights, dtype), free)
     return Plan(device, dtype)
+
+
+def dtype_for(device: torch.device) -> torch.dtype:
+    """Return the numbers that weights are loaded in on a device, where there is room."""
+    return torch.float32 if device.type == "cpu" else torch.bfloat16
 
 
 def bf16_is_native() -> bool:

@@ -22,7 +22,7 @@ from huggingface_hub import errors
 from huggingface_hub.utils import tqdm, validate_repo_id
 
 from engine.errors import PlaygroundError
-from engine.models.source import Progress, Report, silent
+from engine.models.source import Progress, Report, cache_folder, silent
 
 WANTED = ("*.safetensors", "*.json", "*.txt", "*.model", "*.jinja")
 """Files to fetch: weights, configurations, tokenizers."""
@@ -30,6 +30,7 @@ WANTED = ("*.safetensors", "*.json", "*.txt", "*.model", "*.jinja")
 UNWANTED = ("*/*", "consolidated*")
 """Copies of the weights in other formats, which many repositories hold beside their own."""
 
+Headers = dict[str, dict[str, Any]]
 _TRANSFER = "Downloading bytes"
 _PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt")
 
@@ -46,6 +47,50 @@ def folder_of(name: str, report: Report = silent) -> Path:
     folder = local if name.strip() and local.is_dir() else _fetched(name, report)
     check_folder(folder, name)
     return folder
+
+
+def cached_folder(name: str) -> Path | None:
+    """Return the folder of a repository whose weights were fetched before; nobody is asked."""
+    try:
+        found = huggingface_hub.try_to_load_from_cache(name, "config.json")
+    except errors.HFValidationError:
+        return None
+    folder = Path(found).parent if isinstance(found, str) else None
+    return folder if folder is not None and any(folder.glob("*.safetensors")) else None
+
+
+def small_files(name: str) -> tuple[Path, dict[str, int], Headers]:
+    """Ask the hub about a repository without fetching its weights.
+
+    Returns a folder with its configurations and tokenizer (apart from the library's own, which must
+    not look as if it held weights), the sizes of all files by name, and shape, dtype and place of
+    each tensor, where one file holds them all; where several do, an index is in the folder.
+    Raises PlaygroundError as `folder_of` does.
+    """
+    _check_name(name)
+    folder = cache_folder() / "looked-at" / name.replace("/", "--")
+    try:
+        about = huggingface_hub.model_info(name, files_metadata=True)
+        sizes = {file.rfilename: file.size or 0 for file in about.siblings or ()}
+        sizes = {file: size for file, size in sizes.items() if "/" not in file}
+        huggingface_hub.snapshot_download(
+            name,
+            local_dir=folder,
+            allow_patterns=[pattern for pattern in WANTED if pattern != "*.safetensors"],
+            ignore_patterns=list(UNWANTED),
+            tqdm_class=_bar_for(name, silent),
+        )
+        headers: Headers = {}
+        if "model.safetensors" in sizes and "model.safetensors.index.json" not in sizes:
+            found = huggingface_hub.get_safetensors_metadata(name).files_metadata
+            headers = {
+                key: {"shape": t.shape, "dtype": t.dtype, "data_offsets": t.data_offsets}
+                for file in found.values()
+                for key, t in file.tensors.items()
+            }
+    except Exception as error:
+        raise _explained(name, error) from error
+    return folder, sizes, headers
 
 
 def check_folder(folder: Path, name: str) -> None:

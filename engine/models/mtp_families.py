@@ -21,6 +21,9 @@ _CLAIMS = (
     *("mtp_num_hidden_layers", "num_nextn_predict_layers"),
     *("num_mtp_layers", "num_mtp_modules"),
 )
+DISGUISES = {"mimo": "qwen2"}
+"""Types whose repositories bring code of their own for what the library knows by another name."""
+
 SKIP = "skip"
 """Where a tensor goes that the module does not need: a copy of what the target has."""
 

@@ -5,9 +5,10 @@ import json
 import pytest
 
 from engine import __main__ as cli
-from engine.assess import Machine, assess
+from engine.assess import assess
 from engine.errors import PlaygroundError
-from engine.inspecting import inspect
+from engine.inspecting import Facts, inspect
+from engine.outlook import Machine, predicted
 
 LLAMA = {
     "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 8,
@@ -160,20 +161,40 @@ def test_memory_is_weighed_by_the_devices_dtype(told, tmp_path):
     target = {"size": 2_000_000_000}  # a billion parameters in bf16
     told(target)
     facts = inspect(tmp_path / "t")
-    for device, fits in (("cpu", "fits_not"), ("cuda", "fits")):
-        checks = {c.code: c for c in assess(facts, machine=Machine(device, 4_000_000_000))}
+    for width, fits in ((4, "fits_not"), (2, "fits")):
+        checks = {c.code: c for c in assess(facts, machine=Machine("here", 4_000_000_000, width))}
         assert fits in checks
     checks = {c.code for c in assess(facts, machine=Machine("cpu", None))}
-    assert "fits_unknown" in checks
+    assert "fits_perhaps" in checks
+
+
+@pytest.mark.parametrize(("dtype", "fits"), [("bfloat16", "fits"), ("float16", "fits_not")])
+def test_a_processor_with_bf16_uses_it_where_fp32_has_no_room(told, dtype, fits):
+    machine = Machine("cpu", 4_000_000_000, has_bf16=True)
+    assert fits in told({"size": 2_000_000_000, "dtype": dtype}, machine=machine)
 
 
 def test_a_prediction_is_labelled_dated_and_follows_the_formula(told):
     machine = Machine("cpu", None, passes=(2.0, 2.4), date="2026-12-01", provenance="here")
-    check = told({}, {"size": 200}, machine=machine)["predicted"]
-    assert check.text.startswith("predicted, not measured")
-    assert check.facts["low"] == pytest.approx((1 + 0.48) / (0.1 + 1.2))
-    assert check.facts["high"] == pytest.approx((1 + 0.92) / (0.1 + 1.2))
-    assert check.facts["date"] == "2026-12-01"
+    check = told({}, {"size": 200}, machine=machine)["predicted_draft"]
+    assert check.text.startswith("predicted for draft, not measured")
+    assert check.facts["low"] == f"{(1 + 0.48) / (0.1 + 1.2):.2f}"
+    assert check.facts["high"] == f"{(1 + 0.92) / (0.1 + 1.2):.2f}"
+    assert (check.facts["date"], check.facts["provenance"]) == ("2026-12-01", "here")
+
+
+@pytest.mark.parametrize("draft_rows", [None, 2])
+def test_a_module_costs_its_own_weights_and_the_rows_of_the_head_it_scores(tmp_path, draft_rows):
+    target = inspect(folder(tmp_path / "t", size=2000))  # 1000 weights, hidden size 8, 6 rows
+    found = inspect(folder(tmp_path / "m", keys=QWEN)).found
+    module = Facts("m", found=found, mtp_parameters=100, draft_rows=draft_rows)
+    machine = Machine("cpu", None, passes=(1.0, 1.5))
+    (check,) = predicted(target, None, module, machine)
+    cost = (100 + 8 * (draft_rows or 6)) / 1000
+    assert check.code == "predicted_mtp"
+    assert check.facts["low"] == f"{1.48 / (cost + 1.5):.2f}"
+    assert check.state == "warn"  # slower at the least acceptance
+    assert check.remedy
 
 
 def test_headers_tell_parameters_and_the_bytes_of_the_module(tmp_path):

@@ -2,8 +2,9 @@ import datetime
 import tomllib
 
 from engine.burden import burden
-from engine.catalog import ASSETS
+from engine.catalog import ASSETS, load
 from engine.inspecting import inspect
+from engine.support import OURS, support_for
 from tests.engine.test_assess import QWEN, TRUNK, folder
 
 
@@ -32,5 +33,26 @@ def test_every_row_on_engine_support_is_dated_sourced_and_unique():
         assert row["answer"] in {"yes", "no", "partly"}
         assert row["source"]
         assert row["note"] or row["answer"] == "yes"
+        assert row["method"] in load().methods
         datetime.date.fromisoformat(row["date"])
     assert len({(r["method"], r["family"], r["engine"]) for r in rows}) == len(rows)
+
+
+def test_a_row_of_ours_names_a_test_that_is_there():
+    rows = support_for({"mtp": "qwen", "draft": "recurrent", "lookup": "attention"})
+    ours = [row for row in rows if row.engine == OURS]
+    assert [row.method for row in ours] == ["mtp", "draft", "lookup"]
+    for row in ours:
+        assert (ASSETS.parent / row.source).is_file()
+        assert row.answer == "yes"
+
+
+def test_what_nobody_looked_up_has_no_answer():
+    assert support_for({"mtp": "novel"}) == []
+
+
+def test_a_bundled_part_is_no_download(tmp_path):
+    target, draft = (inspect(folder(tmp_path / name)) for name in ("t", "d"))
+    (way,) = burden(target, draft, bundled={"draft"})
+    assert "download" not in way.decisions
+    assert "size" in way.decisions

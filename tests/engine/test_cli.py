@@ -141,10 +141,12 @@ def test_a_draft_without_a_target_is_one_line_and_code_2(loaded, capsys):
 
 
 def test_a_pair_named_by_its_parts_can_be_checked(capsys):
-    assert cli.main(["check", "--target", "a/b", "--draft", "c/d", "--mtp", "native"]) == 0
+    named = ["check", "--offline", "--target", "a/b", "--draft", "c/d", "--mtp", "native"]
+    assert cli.main(named) == 0
     said = capsys.readouterr().out
     assert "b comes from the hub" in said
     assert "d comes from the hub" in said
+    assert "not looked at: b, d" in said
 
 
 def test_weights_that_are_missing_are_one_line_and_code_2(monkeypatch, capsys):
