@@ -215,9 +215,15 @@ def _module(target: Facts, mtp: Facts | None) -> Iterator[Check]:
         else:
             yield check("ok", "mtp_none", f"{target.name} ships no MTP module", model=target.name)
         return
+    family = holder.found.family
     wanted = {"projection.weight", "enorm.weight", "hnorm.weight"}
-    wanted |= {"norm.weight"} if holder.found.family.normed else set()
-    wanted |= {f"block.{place}" for place in target.block}
+    wanted |= {"norm.weight"} if family.norm == "own" else set()
+    like_last = family.layer == -1 and not family.mlp  # else its MLP is of another kind
+    wanted |= {
+        f"block.{place}"
+        for place in target.block
+        if like_last or place.startswith(("self_attn.", "input_layernorm."))
+    }
     for number, module in enumerate(holder.found.modules):
         lost = sorted(wanted - set(module))
         if lost:
@@ -234,7 +240,7 @@ def _module(target: Facts, mtp: Facts | None) -> Iterator[Check]:
     yield check(
         "ok",
         "mtp_here",
-        f"an MTP module of the {holder.found.family.id} layout",
-        family=holder.found.family.id,
+        f"an MTP module of the {family.id} layout",
+        family=family.id,
         modules=len(holder.found.modules),
     )

@@ -85,19 +85,19 @@ def load_parts(
     in_int8 = device.type == "cpu" and plan.dtype == torch.float32
     in_int8 = in_int8 and (linear.int8_pays() if int8 is None else int8)
     mtp_name = f"{name} MTP" if pair.mtp == NATIVE else models["mtp"].name if pair.mtp else ""
-    module: MTPModule | Assistant | None = None
+    modules: tuple[MTPModule, ...] | Assistant = ()
     if pair.mtp:
         report(Progress("load", 0.3, mtp_name))
         if pair.mtp == NATIVE or models["mtp"].source != "bundled":
-            module = _free_mtp(folders.get("mtp", folders["target"]), model)
+            modules = _free_mtp(folders.get("mtp", folders["target"]), model)
     report(Progress("pack", 0.4, name))
     target = loader.prepare(model)
     parts = Parts(target, codec, plan, identity.settle(target).bit_identical, in_int8, name)
     parts.mtp_name = mtp_name
-    if isinstance(module, Assistant):
-        parts.mtp = module
-    elif module is not None:
-        parts.mtp = loader.native_parts(module, model, head_weight, int8=in_int8)
+    if isinstance(modules, Assistant):
+        parts.mtp = modules
+    elif modules:
+        parts.mtp = loader.native_parts(modules, model, head_weight, int8=in_int8)
     elif pair.mtp:
         parts.mtp = loader.load_mtp(folders["mtp"], model, head_weight, int8=in_int8)
     if isinstance(parts.mtp, MTPParts):
@@ -160,8 +160,8 @@ def _named(pair: Pair) -> dict[str, str]:
     return {part: name for part, name in named.items() if name and name != NATIVE}
 
 
-def _free_mtp(folder: Path, target: PreTrainedModel) -> MTPModule | Assistant:
-    """Load what a checkpoint ships to draft with: its module, or an assistant of its own."""
+def _free_mtp(folder: Path, target: PreTrainedModel) -> tuple[MTPModule, ...] | Assistant:
+    """Load what a checkpoint ships to draft with: its modules, or an assistant of its own."""
     if is_assistant(folder):
         return load_assistant(folder, target)
     return load_native(folder, target)

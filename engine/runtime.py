@@ -37,6 +37,7 @@ from engine.proposers.eagle3 import Eagle3, Eagle3Parts
 from engine.proposers.early_exit import exits, first_layers
 from engine.proposers.gemma_assistant import GemmaAssistant
 from engine.proposers.mtp import MTP, MTPParts
+from engine.proposers.mtp_depths import MTPDepths
 from engine.proposers.nothing import Nothing
 from engine.proposers.prompt_lookup import PromptLookup
 from engine.proposers.synthetic import Synthetic
@@ -199,7 +200,7 @@ class LoadedPair:
             case "mtp" if isinstance(self.mtp, Assistant):
                 return GemmaAssistant(self.mtp, sampler, generator)
             case "mtp" if isinstance(self.mtp, MTPParts):
-                return MTP(self.mtp, sampler, generator)
+                return (MTPDepths if self.mtp.deeper else MTP)(self.mtp, sampler, generator)
             case "eagle3" if self.eagle3 is not None:
                 return Eagle3(self.eagle3, sampler, generator)
             case "early_exit":

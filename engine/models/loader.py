@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -28,7 +29,7 @@ from engine.models.hf import HFModel
 from engine.models.hub import gguf_file
 from engine.models.mtp_module import MTPModule, load_module, placed_like
 from engine.models.source import appearing, cache_folder
-from engine.proposers.mtp import Chain, MTPParts
+from engine.proposers.mtp import Chain, Depth, MTPParts
 from engine.text import HFCodec
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json")
@@ -140,27 +141,39 @@ def load_mtp(
 
 
 def native_parts(
-    module: MTPModule, target: PreTrainedModel, head_weight: Tensor, *, int8: bool = False
+    modules: Sequence[MTPModule],
+    target: PreTrainedModel,
+    head_weight: Tensor,
+    *,
+    int8: bool = False,
 ) -> MTPParts:
-    """Make a module of `load_native` ready to draft for a prepared target.
+    """Make the modules of `load_native` ready to draft for a prepared target.
 
     `head_weight` [V, D] is the target's output matrix from before that. The target's own head
     serves where it is as good: for a large vocabulary a second copy would be most of a small model.
     """
     device = head_weight.device
-    head = target.get_output_embeddings()
+    shared = target.get_output_embeddings()
     packs = device.type == "cpu" and head_weight.dtype == torch.float32
-    if packs:
-        linear.pack(module)
-    unpacked = packs and isinstance(head, nn.Linear)
-    if int8 or unpacked or next(head.parameters(), head_weight).device != device:
-        head = linear.trimmed_head(head_weight, None, in_int8=int8)
+    unpacked = packs and isinstance(shared, nn.Linear)
+    if int8 or unpacked or next(shared.parameters(), head_weight).device != device:
+        shared = linear.trimmed_head(head_weight, None, in_int8=int8)
+    depths = []
+    for module in modules:
+        if packs:
+            linear.pack(module)
+        own = module.head if module.head is not None else shared
+        head = nn.Sequential(module.norm, own) if module.family.raw else own
+        depths.append(Depth(module.to(device), head))
+    first, *deeper = depths
     return MTPParts(
-        module=module.to(device),
+        module=first.module,
         embedding=target.get_input_embeddings(),
-        head=head,
+        head=first.head,
         vocab_size=int(target.config.get_text_config().vocab_size),
         device=device,
+        taps=("pre_norm",) if modules[0].family.raw else ("final",),
+        deeper=tuple(deeper),
     )
 
 

@@ -2,11 +2,11 @@
 
 Contract: a `Family` says where every tensor of a module belongs (`place`) and what differs in the
 forward pass; `detect` finds the family from the names of a checkpoint's tensors alone. To add a
-family, add a row. All modules share the target's embedding and head; a copy in the file is skipped.
+family, add a row. Modules share the target's embedding and (but for Step's) its head; a copy in the
+file is skipped.
 
-Sources: the model cards and the loaders of vLLM and SGLang; what no engine agrees on is set as the
-family's own authors train it. Where the hidden state is read is the same for every family here:
-behind the target's final norm, and the module chains its own output behind its own norm.
+Sources: the model cards and the loaders of transformers, vLLM and SGLang; where engines disagree,
+the engine or training code of the family's own authors decides.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 _PREFIX = r"(?:model\.|language_model\.)*"
 _CLAIMS = (
@@ -35,7 +35,13 @@ class Family:
     rules: (pattern behind the prefix, our place); group `n` counts modules (or layers, where
     `appended` to the target's), group `rest` is kept. marker: the tensor that tells the family.
     hidden_first: the projection reads [hidden, embedding].  masks_first: the embedding of position
-    0 counts as zero.  normed: a norm of its own ends the module.
+    0 counts as zero.  norm: whose norm stands between the block and the head.  raw: the module
+    reads the target's state before its final norm, and chains its own before that.
+    layer: which of the target's layers its block is like.  attention, mlp: the kinds of its block
+    where the target mixes kinds and its configuration does not tell.
+
+    Most checkpoints hold one module, which is chained; one that holds several has trained each for
+    its own position, and drafts no further than that.
     """
 
     id: str
@@ -44,7 +50,11 @@ class Family:
     appended: bool = False
     hidden_first: bool = False
     masks_first: bool = False
-    normed: bool = True
+    norm: Literal["own", "target"] = "own"
+    raw: bool = False
+    layer: int = -1
+    attention: str = "full_attention"
+    mlp: str = ""
 
     def place(self, key: str, num_layers: int) -> tuple[int, str] | None:
         """Return which module a tensor belongs to and its place there; None if to none."""
@@ -111,12 +121,52 @@ ERNIE = Family(
         (r"mtp_hidden_norm\.(?P<n>\d+)\." + _REST, "hnorm."),
         (r"mtp_block\.(?P<n>\d+)\." + _REST, "block."),
     ),
-    masks_first=True,
-    normed=False,
+    norm="target",
+    layer=0,
 )
-"""ERNIE 4.5 from 21B on."""
+"""ERNIE 4.5 from 21B on. Its authors' engine (FastDeploy, `ernie4_5_mtp`) ends the module with the
+target's norm and masks nothing, as transformers does; its block is the dense one of layer 0."""
 
-FAMILIES = (QWEN, MIMO, ERNIE, DEEPSEEK)
+STEP = Family(
+    "step",
+    r"layers\.(?P<n>\d+)\.(?:transformer\.)?shared_head\.output\.weight",
+    (
+        (r"layers\.(?P<n>\d+)\.embed_tokens\..+", SKIP),
+        (r"layers\.(?P<n>\d+)\.eh_proj\." + _REST, "projection."),
+        (r"layers\.(?P<n>\d+)\.enorm\." + _REST, "enorm."),
+        (r"layers\.(?P<n>\d+)\.hnorm\." + _REST, "hnorm."),
+        (r"layers\.(?P<n>\d+)\.(?:transformer\.)?shared_head\.norm\." + _REST, "norm."),
+        (r"layers\.(?P<n>\d+)\.(?:transformer\.)?shared_head\.output\." + _REST, "head."),
+        (r"layers\.(?P<n>\d+)\." + _REST, "block."),
+    ),
+    appended=True,
+    raw=True,
+    mlp="dense",
+)
+"""Step 3.5 and 3.7: three modules, each with a head of its own."""
+
+MIMO_V2 = Family(
+    "mimo_v2",
+    r"mtp\.layers\.(?P<n>\d+)\.pre_mlp_layernorm\.weight",
+    (
+        (r"mtp\.layers\.(?P<n>\d+)\.eh_proj\." + _REST, "projection."),
+        (r"mtp\.layers\.(?P<n>\d+)\.enorm\." + _REST, "enorm."),
+        (r"mtp\.layers\.(?P<n>\d+)\.hnorm\." + _REST, "hnorm."),
+        (r"mtp\.layers\.(?P<n>\d+)\.final_layernorm\." + _REST, "norm."),
+        (
+            r"mtp\.layers\.(?P<n>\d+)\.pre_mlp_layernorm\." + _REST,
+            "block.post_attention_layernorm.",
+        ),
+        (r"mtp\.layers\.(?P<n>\d+)\." + _REST, "block."),
+    ),
+    raw=True,
+    attention="sliding_attention",
+    mlp="dense",
+)
+"""MiMo-V2: three modules with a window and a dense block. Engines disagree on the state they read
+and chain; the self-test of `wiring` says which fits."""
+
+FAMILIES = (QWEN, MIMO, ERNIE, STEP, MIMO_V2, DEEPSEEK)
 
 
 @dataclass(frozen=True, slots=True)

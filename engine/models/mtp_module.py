@@ -44,11 +44,15 @@ Placed = TypeVar("Placed", bound=nn.Module)
 
 
 class Kinds(NamedTuple):
-    """The kinds of layers a module is built of, each made from a configuration."""
+    """The kinds of layers a module is built of, each made from a configuration.
+
+    window: how many positions the block sees, itself among them; None: all before it.
+    """
 
     block: Callable[[Any], nn.Module]
     norm: Callable[[int, float], nn.Module]
     rotary: Callable[[Any], nn.Module]
+    window: int | None = None
 
 
 LLAMA = Kinds(
@@ -57,7 +61,7 @@ LLAMA = Kinds(
 
 
 class MTPModule(nn.Module):
-    """The trainable part: two norms, a projection, one block, a final norm."""
+    """The trainable part: two norms, a projection, one block, a final norm; rarely a head."""
 
     # Of whatever class the target's are.
     enorm: Any
@@ -65,6 +69,7 @@ class MTPModule(nn.Module):
     norm: Any
     block: Any
     rotary: Any
+    head: nn.Linear | None
 
     def __init__(
         self,
@@ -73,17 +78,20 @@ class MTPModule(nn.Module):
         kinds: Kinds = LLAMA,
         family: Family = DEEPSEEK,
         bias: bool = False,
+        own_head: bool = False,
     ) -> None:
         super().__init__()
         width, eps = config.hidden_size, config.rms_norm_eps
+        self.window = kinds.window
         self.config = config
         self.family = family
         self.enorm = kinds.norm(width, eps)
         self.hnorm = kinds.norm(width, eps)
         self.projection = nn.Linear(2 * width, width, bias=bias)
         self.block = kinds.block(config)
-        self.norm = kinds.norm(width, eps) if family.normed else nn.Identity()
+        self.norm = kinds.norm(width, eps)
         self.rotary = kinds.rotary(config)
+        self.head = nn.Linear(width, config.vocab_size, bias=False) if own_head else None
 
     def mix(self, embeddings: Tensor, hidden: Tensor) -> Tensor:
         """Combine token embeddings and hidden states.  [B, T, D] x 2 -> [B, T, D]"""
@@ -98,21 +106,24 @@ class MTPModule(nn.Module):
         return CropCache(None)
 
     def run(self, embeddings: Tensor, hidden: Tensor, first: int, cache: CropCache) -> Tensor:
-        """Run positions from `first` on behind what `cache` holds.  [n, D] x 2 -> [n, D], normed"""
+        """Run positions from `first` on behind what `cache` holds.  [n, D] x 2 -> [n, D]"""
         out: Tensor = self(embeddings[None], hidden[None], first=first, cache=cache.library_cache)
         return out[0]
 
     def forward(
         self, embeddings: Tensor, hidden: Tensor, *, first: int = 0, cache: Any = None
     ) -> Tensor:
-        """Run positions first .. first + T - 1 behind what `cache` holds.  -> [B, T, D], normed."""
+        """Run positions first .. first + T - 1 behind what `cache` holds.
+
+        -> [B, T, D], what is chained: behind the last norm, or before it (`Family.raw`).
+        """
         if first == 0 and self.family.masks_first:
             embeddings = torch.cat([torch.zeros_like(embeddings[:, :1]), embeddings[:, 1:]], 1)
         x = self.mix(embeddings, hidden)
         num_rows = x.shape[1]
         positions = torch.arange(first, first + num_rows, device=x.device)[None]
         held = int(cache.get_seq_length()) if cache is not None else 0
-        mask = causal_mask(x, held)
+        mask = causal_mask(x, held, self.window)
         x = self.block(
             x,
             attention_mask=mask,
@@ -120,21 +131,24 @@ class MTPModule(nn.Module):
             cache=cache,
             position_embeddings=self.rotary(x, positions),
         )
-        normed: Tensor = self.norm(x)
-        return normed
+        chained: Tensor = x if self.family.raw else self.norm(x)
+        return chained
 
 
-def causal_mask(x: Tensor, held: int) -> Tensor | None:
-    """Return what is added to the scores of rows x [B, n, D] behind `held` entries; None for one.
+def causal_mask(x: Tensor, held: int, window: int | None = None) -> Tensor | None:
+    """Return what is added to the scores of rows x [B, n, D] behind `held` entries.
 
-    Every kind of attention understands it. Without a mask, sdpa would align a causal one to the
-    wrong corner.
+    None where a single row sees them all. Every kind of attention understands it. Without a mask,
+    sdpa would align a causal one to the wrong corner.
     """
     num_rows = x.shape[1]
-    if num_rows == 1:
+    if num_rows == 1 and (window is None or held < window):
         return None
     whole = torch.ones(num_rows, held + num_rows, dtype=torch.bool, device=x.device)
-    hidden_places = ~whole.tril(held)
+    seen = whole.tril(held)
+    if window is not None:
+        seen &= whole.triu(held - window + 1)
+    hidden_places = ~seen
     mask = torch.zeros_like(hidden_places, dtype=x.dtype)
     return mask.masked_fill_(hidden_places, torch.finfo(x.dtype).min)[None, None]
 

@@ -1,12 +1,9 @@
-"""Load the MTP module that a checkpoint ships inside itself.
+"""Load the MTP modules that a checkpoint ships inside itself.
 
-Contract: `load_native` reads the module's tensors, and no others, from the target's folder (or from
-another one that holds only the module), builds it of the target's own kinds of layers and refuses a
-module that is not complete. Nothing of the checkpoint's code is run. The target must not have been
-prepared yet.
-
-The block attends to everything before it, also where the target's layers see a window: a longer
-memory of the drafter changes acceptance a little and the text not at all.
+Contract: `load_native` reads the modules' tensors, and no others, from the target's folder (or from
+another one that holds only the modules), builds them of the target's own kinds of layers and
+refuses one that is not complete. Nothing of the checkpoint's code is run. The target must not have
+been prepared yet.
 """
 
 from __future__ import annotations
@@ -23,14 +20,14 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from engine.errors import PlaygroundError
-from engine.models.mtp_families import Found, detect, num_claimed
+from engine.models.mtp_families import Family, detect, num_claimed
 from engine.models.mtp_module import Kinds, MTPModule, bad_module, placed_like
 
 _INDEX = "model.safetensors.index.json"
 
 
-def load_native(folder: Path, target: PreTrainedModel) -> MTPModule:
-    """Return the first module in `folder`, in the target's dtype and on its device.
+def load_native(folder: Path, target: PreTrainedModel) -> tuple[MTPModule, ...]:
+    """Return the modules in `folder` in order, in the target's dtype and on its device.
 
     Raises PlaygroundError: no_mtp, mtp_weights_missing, bad_module (which names the tensor).
     """
@@ -39,16 +36,23 @@ def load_native(folder: Path, target: PreTrainedModel) -> MTPModule:
     found = detect(shards, int(config.num_hidden_layers))
     if found is None:
         raise missing(folder.name, num_claimed(_config_of(folder)))
-    kinds, module_config = kinds_of(target)
-    module = MTPModule(
-        module_config,
-        kinds=kinds,
-        family=found.family,
-        bias="projection.bias" in found.modules[0],
-    )
-    state = _read(folder, shards, found.modules[0])
-    _load(module, _fused_experts(state, module), found, folder.name)
-    return placed_like(module, target.get_output_embeddings().weight)
+    like = target.get_output_embeddings().weight
+    modules = []
+    for number, keys in enumerate(found.modules):
+        kinds, module_config = kinds_of(target, found.family, number)
+        module = MTPModule(
+            module_config,
+            kinds=kinds,
+            family=found.family,
+            bias="projection.bias" in keys,
+            own_head="head.weight" in keys,
+        )
+        state = _read(folder, shards, keys)
+        if found.family.norm == "target":
+            state |= _under("norm", target.get_decoder().norm.state_dict())
+        _load(module, _fused_experts(state, module), found.family, keys, folder.name)
+        modules.append(placed_like(module, like))
+    return tuple(modules)
 
 
 def keys_by_shard(folder: Path) -> dict[str, str]:
@@ -64,27 +68,58 @@ def keys_by_shard(folder: Path) -> dict[str, str]:
     return keys
 
 
-def kinds_of(target: PreTrainedModel) -> tuple[Kinds, Any]:
-    """Return the target's kinds of layers, and a configuration of one layer of them."""
+def kinds_of(target: PreTrainedModel, family: Family, number: int = 0) -> tuple[Kinds, Any]:
+    """Return the kinds of layers of a module, and a configuration of one layer of them."""
     decoder: Any = target.get_decoder()
-    layer_class = type(decoder.layers[-1])
     config = copy.deepcopy(target.config.get_text_config())
-    last = int(config.num_hidden_layers) - 1
-    kinds = getattr(config, "layer_types", None)
-    if kinds:
-        kind = "full_attention" if "full_attention" in kinds else kinds[last]
-        config.layer_types = [*kinds[:last], kind]
+    at = family.layer % int(config.num_hidden_layers)
+    layer_class = type(decoder.layers[at])
+    _set_kind(config, "mlp", at, number, family.mlp)
+    attention = _set_kind(config, "", at, number, family.attention)
+    window = config.sliding_window if attention == "sliding_attention" else None
 
     def block(config: Any) -> nn.Module:
-        # As the last layer of the target: the first ones may be of a denser kind.
-        made: nn.Module = layer_class(config, last)
+        made: nn.Module = layer_class(config, at)
         module: Any
         for module in made.modules():
-            if getattr(module, "layer_idx", None) == last:
+            if getattr(module, "layer_idx", None) == at:
                 module.layer_idx = 0  # its place in a cache of its own
         return made
 
-    return Kinds(block, type(decoder.norm), lambda _: copy.deepcopy(decoder.rotary_emb)), config
+    def rotary(_: Any) -> nn.Module:
+        shared: nn.Module = copy.deepcopy(decoder.rotary_emb)
+        return RotaryOf(shared, attention) if hasattr(shared, "layer_types") else shared
+
+    return Kinds(block, type(decoder.norm), rotary, window), config
+
+
+class RotaryOf(nn.Module):
+    """The rotary embedding of one kind of layer, where every kind has its own."""
+
+    def __init__(self, shared: nn.Module, layer_type: str) -> None:
+        super().__init__()
+        self.shared = shared
+        self.layer_type = layer_type
+
+    def forward(self, x: Tensor, positions: Tensor) -> Any:
+        """Return the cosines and sines of positions [1, n] in the dtype of x."""
+        return self.shared(x, positions, layer_type=self.layer_type)
+
+
+def _set_kind(config: Any, part: str, at: int, number: int, fallback: str) -> str:
+    """Write the kind of a module's block into a configuration at layer `at`; return it.
+
+    The configuration's own word for its modules counts most, then the family's `fallback`.
+    """
+    name = f"{part}_layer_types" if part else "layer_types"
+    kinds = getattr(config, name, None)
+    if not kinds:
+        return ""
+    told = getattr(config, f"mtp_{name}", None) or ()
+    known = fallback if part or fallback in kinds else ""
+    kind = told[number] if number < len(told) else known or kinds[at]
+    setattr(config, name, [*kinds[:at], kind, *kinds[at + 1 :]])
+    return str(kind)
 
 
 def missing(name: str, claimed: int) -> PlaygroundError:
@@ -142,19 +177,28 @@ def _fused_experts(state: dict[str, Tensor], module: nn.Module) -> dict[str, Ten
     return state
 
 
-def _load(module: nn.Module, state: dict[str, Tensor], found: Found, name: str) -> None:
+def _under(name: str, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {f"{name}.{key}": weight for key, weight in state.items()}
+
+
+def _load(
+    module: nn.Module,
+    state: dict[str, Tensor],
+    family: Family,
+    keys: Mapping[str, str],
+    name: str,
+) -> None:
     """Load a state that must be complete and hold nothing that has no place."""
     wanted = module.state_dict()
-    layout = found.modules[0]
     for place, weight in wanted.items():
         if place not in state:
-            raise _bad(name, f"lacks the tensor for {place} ({found.family.id} layout)")
+            raise _bad(name, f"lacks the tensor for {place} ({family.id} layout)")
         if state[place].shape != weight.shape:
             shapes = f"{list(state[place].shape)} instead of {list(weight.shape)}"
-            raise _bad(name, f"holds {layout.get(place, place)} of the shape {shapes}")
+            raise _bad(name, f"holds {keys.get(place, place)} of the shape {shapes}")
     strange = sorted(place for place in state if place not in wanted and "inv_freq" not in place)
     if strange:
-        raise _bad(name, f"holds {layout.get(strange[0], strange[0])}, which has no place in it")
+        raise _bad(name, f"holds {keys.get(strange[0], strange[0])}, which has no place in it")
     module.load_state_dict({place: state[place] for place in wanted})
 
 

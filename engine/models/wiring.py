@@ -3,7 +3,8 @@
 A module that is fed the wrong hidden state, or reads its two inputs the other way round, changes no
 text: it only drafts badly, and nobody notices. So at every load the module predicts a known text
 two tokens ahead, everything before being true, and its favourites are compared with the target's.
-The same is done with the inputs swapped and with the state before the target's final norm.
+The same is done with the inputs swapped and with the state on the other side of the target's final
+norm. Where there is a module for each position, the first is looked at.
 
 Contract: `check_wiring` leaves target and module as they were, apart from the target's cache.
 """
@@ -42,28 +43,33 @@ Verdict = Literal["fine", "swapped", "norm", "weak"]
 class Wiring:
     """Shares of places where the module's favourite is the target's.
 
-    agreement: as it is wired.  swapped: with its two inputs the other way round.  before_norm: fed
-    the state before the target's final norm.  None: where that cannot be tried.
+    agreement: as it is wired.  swapped: with its two inputs the other way round.  other_state: fed
+    the state before the target's final norm, or behind it where it is wired to the one before.
+    None: where that cannot be tried.
     """
 
     agreement: float
     swapped: float | None
-    before_norm: float | None
+    other_state: float | None
     num_places: int
 
     @property
     def verdict(self) -> Verdict:
         """What to think of it; "swapped" and "norm" name what would fit better."""
-        swapped, before_norm = self.swapped or 0.0, self.before_norm or 0.0
-        if max(swapped, before_norm) > self.agreement + MARGIN:
-            return "swapped" if swapped >= before_norm else "norm"
+        swapped, other_state = self.swapped or 0.0, self.other_state or 0.0
+        if max(swapped, other_state) > self.agreement + MARGIN:
+            return "swapped" if swapped >= other_state else "norm"
         return "weak" if self.agreement < WEAK else "fine"
 
 
 @torch.inference_mode()
 def check_wiring(target: LanguageModel, parts: MTPParts, token_ids: list[int]) -> Wiring:
     """Compare the module's favourites with the target's over a text of at least three tokens."""
-    states, before, logits = _read(target, token_ids)
+    states, others, logits = _read(target, token_ids)
+    if parts.taps == ("pre_norm",):
+        if others is None:
+            raise ValueError("the target does not show its state before the final norm")
+        states, others = others, states
     wanted = logits[1:].argmax(-1)  # [n - 1]: what follows token i + 1
     embeddings = parts.embedding(torch.tensor(token_ids[1:], device=target.device))
     module = parts.module
@@ -82,8 +88,8 @@ def check_wiring(target: LanguageModel, parts: MTPParts, token_ids: list[int]) -
             swapped = share(states)
         finally:
             module.family = family
-    before_norm = None if before is None else share(before)
-    return Wiring(agreement, swapped, before_norm, len(token_ids) - 1)
+    other_state = None if others is None else share(others)
+    return Wiring(agreement, swapped, other_state, len(token_ids) - 1)
 
 
 def _read(target: LanguageModel, token_ids: list[int]) -> tuple[Tensor, Tensor | None, Tensor]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -15,15 +15,25 @@ from engine.sampling import Sampler, draw
 
 
 class Chain(Protocol):
-    """A module that can be run on its own output; its caches are its own kind, with `crop`."""
+    """A module that can be run on its own output; its caches are its own kind, with `crop`.
+
+    What `run` returns is what is chained: behind the module's last norm in most families.
+    """
 
     def new_cache(self) -> Any:
         """Return an empty cache for `run`."""
         ...
 
     def run(self, embeddings: Tensor, hidden: Tensor, first: int, cache: Any) -> Tensor:
-        """Run positions from `first` on behind what `cache` holds.  [n, D] x 2 -> [n, D], normed"""
+        """Run positions from `first` on behind what `cache` holds.  [n, D] x 2 -> [n, D]"""
         ...
+
+
+class Depth(NamedTuple):
+    """A module trained for one position, and the head that reads what it chains."""
+
+    module: Chain
+    head: nn.Module
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +41,8 @@ class MTPParts:
     """What a drafting module needs; shared by all runs.
 
     embedding: the target's.  head: hidden [n, D] -> logits [n, V], -inf for tokens it never drafts.
+    taps: which of the target's states the module reads.  deeper: the modules for the positions
+    behind the first, where each position has its own (`mtp_depths`); else the first is chained.
     """
 
     module: Chain
@@ -38,6 +50,8 @@ class MTPParts:
     head: nn.Module
     vocab_size: int
     device: torch.device
+    taps: tuple[Tap, ...] = ("final",)
+    deeper: tuple[Depth, ...] = ()
 
 
 class MTP:
@@ -49,9 +63,8 @@ class MTP:
     this, so the proposer does it itself.
     """
 
-    taps: tuple[Tap, ...] = ("final",)
-
     def __init__(self, parts: MTPParts, sampler: Sampler, generator: torch.Generator) -> None:
+        self.taps: tuple[Tap, ...] = parts.taps
         self._parts = parts
         self._sampler = sampler
         self._generator = generator

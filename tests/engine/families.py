@@ -152,6 +152,11 @@ NAMES = {
              "model.mtp_layers.0."),
     "ernie": ("model.mtp_linear_proj.0.", "model.mtp_emb_norm.0.", "model.mtp_hidden_norm.0.", None,
               "model.mtp_block.0."),
+    "step": ("model.layers.{}.eh_proj.", "model.layers.{}.enorm.", "model.layers.{}.hnorm.",
+             "model.layers.{}.transformer.shared_head.norm.", "model.layers.{}."),
+    "mimo_v2": ("model.mtp.layers.{}.eh_proj.", "model.mtp.layers.{}.enorm.",
+                "model.mtp.layers.{}.hnorm.", "model.mtp.layers.{}.final_layernorm.",
+                "model.mtp.layers.{}."),
 }  # fmt: skip
 """By layout: the names of projection, embedding norm, hidden norm, last norm and block."""
 
@@ -171,17 +176,15 @@ class Reference:
     It holds a block of the library, raw tensors for the rest, and computes every row at every step.
     """
 
-    def __init__(self, family, model):
+    number = 0
+    raw = False
+
+    def __init__(self, family, model, *, seed=5):
         self.layout = FAMILIES[family][1]
         self.model = model
-        config = copy.deepcopy(model.config)
-        last = config.num_hidden_layers - 1
-        if getattr(config, "layer_types", None):
-            config.layer_types = [*config.layer_types[:last], "full_attention"]
         with torch.random.fork_rng():
-            torch.manual_seed(5)
-            block_class = type(model.model.layers[last])
-            self.block = block_class(config, last).eval().requires_grad_(False)
+            torch.manual_seed(seed)
+            self.block = self.made_block(copy.deepcopy(model.config)).eval().requires_grad_(False)
             for weight in self.block.parameters():
                 weight.copy_(torch.randn_like(weight) * 0.3)
             for weight in self.block.buffers():
@@ -191,10 +194,20 @@ class Reference:
         self.zero_centred = "Qwen3" in type(model).__name__
         if not self.zero_centred:
             self.enorm, self.hnorm, self.norm = self.enorm + 1, self.hnorm + 1, self.norm + 1
+        if self.layout == "ernie":
+            self.norm = model.model.norm.weight
+
+    def made_block(self, config):
+        last = 0 if self.layout == "ernie" else config.num_hidden_layers - 1
+        if getattr(config, "layer_types", None):
+            config.layer_types = [*config.layer_types[:last], "full_attention"]
+        return type(self.model.model.layers[last])(config, last)
 
     def tensors(self):
         """Return what a checkpoint holds of it, by the family's names."""
-        projection, enorm, hnorm, norm, block = NAMES[self.layout]
+        projection, enorm, hnorm, norm, block = (
+            name and name.format(self.number) for name in NAMES[self.layout]
+        )
         found = {
             projection + "weight": self.projection,
             enorm + "weight": self.enorm,
@@ -227,7 +240,7 @@ class Reference:
 
     def _run(self, tokens, hidden):
         embeddings = self.model.get_input_embeddings()(tokens)
-        if self.layout in ("mimo", "ernie"):
+        if self.layout == "mimo":
             embeddings[0] = 0
         parts = [self.normed(embeddings, self.enorm), self.normed(hidden, self.hnorm)]
         if self.layout == "mimo":
@@ -237,7 +250,7 @@ class Reference:
         mask = torch.full((len(tokens), len(tokens)), -torch.inf).triu(1)[None, None]
         rope = self.model.model.rotary_emb(x, places)
         y = self.block(x, attention_mask=mask, position_ids=places, position_embeddings=rope)[0]
-        return y if self.layout == "ernie" else self.normed(y, self.norm)
+        return y if self.raw else self.normed(y, self.norm)
 
 
 def _single_experts(name, weight):

@@ -108,7 +108,7 @@ def qwen35_folder(folder: Path, dtype: torch.dtype = torch.float32) -> Path:
 
 def add_module(folder: Path, target: PreTrainedModel, family, *, alone: bool = False) -> None:
     """Write a random module into a checkpoint, under its family's names."""
-    kinds, config = kinds_of(target)
+    kinds, config = kinds_of(target, family)
     module = random(MTPModule(config, kinds=kinds, family=family), 0.2)
     names = _NAMES[family.id]
     path = folder / "model.safetensors"

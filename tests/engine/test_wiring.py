@@ -78,8 +78,8 @@ def test_the_wrong_norm_is_named(target):
     scaled = llama(noise=0.3)
     scaled.model.norm.weight *= torch.linspace(-3, 3, 32)
     found = wiring_of(scaled, trained(scaled, before_norm=True))
-    assert found.before_norm is not None
-    assert found.before_norm > found.agreement + 0.1
+    assert found.other_state is not None
+    assert found.other_state > found.agreement + 0.1
     assert found.verdict == "norm"
 
 
