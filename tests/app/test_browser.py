@@ -22,6 +22,7 @@ FRAMES = """async (count) => {
 def visit(page: Any, site: Site, query: str = "") -> None:
     page.goto(site.url + query)
     page.wait_for_selector("#strip .dl-number")
+    page.wait_for_selector("details.dl-preflight")  # the form is filled in by now
 
 
 def wait_said(page: Any, start: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
+import gradio as gr
 import pytest
 
 from app import i18n, pairs, permalink
@@ -13,7 +14,7 @@ from app.session import Session
 from app.tabs.playground import Handlers, model_line
 from app.visit import Visit
 from engine import catalog
-from engine.catalog import pair_of
+from engine.catalog import PARTS, pair_of
 from tests.app.fakes import FakeLoader
 from tests.app.test_permalink import USUAL, parsed
 
@@ -134,3 +135,50 @@ def test_a_link_is_made_of_a_pair_of_ones_own() -> None:
     values = {**USUAL, "pair": OWN.id}
     message = handlers.link(Visit(), *(values[name] for name in FIELDS))
     assert "link.copied" in message
+
+
+def choose(**names: str) -> tuple[Visit, list[Any]]:
+    handlers, state = Handlers(Session(FakeLoader())), Visit()
+    return state, handlers.choose(state, *(names.get(part, "") for part in PARTS))
+
+
+def test_a_pair_by_name_is_chosen_with_its_methods_and_its_note() -> None:
+    state, (pair, method, note, said) = choose(target="Qwen/Qwen3-4B", draft="Qwen/Qwen3-0.6B")
+    assert state.chosen == pair["value"] == pair_of("Qwen/Qwen3-4B", draft="Qwen/Qwen3-0.6B").id
+    assert pair["value"] in [value for _, value in pair["choices"]]
+    assert method["value"] == "draft"
+    assert "mtp" not in [value for _, value in method["choices"]]
+    assert "dl-model" in note
+    assert said == gr.skip()
+
+
+def test_a_pair_without_a_target_changes_nothing_and_says_what_to_mend() -> None:
+    state, (*updates, said) = choose(draft="Qwen/Qwen3-0.6B")
+    assert (state.chosen, updates) == ("", [gr.skip()] * 3)
+    assert "error.own_target" in said or "error." in said
+    assert list(Handlers(Session(FakeLoader())).ask_chosen(state)) == []
+
+
+def test_a_space_takes_no_pairs_of_ones_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SYSTEM", "spaces")
+    monkeypatch.setenv("SPACE_ID", "somebody/draftlight")
+    state, (*updates, said) = choose(target="/etc")
+    assert (state.chosen, updates) == ("", [gr.skip()] * 3)
+    assert "error." in said
+
+
+def test_the_card_follows_the_language_and_asks_for_nothing_again() -> None:
+    handlers, state = Handlers(Session(FakeLoader())), Visit()
+    assert handlers.word_card("it", state) == gr.skip()
+    shown, *_ = handlers.look(state, "qwen3-8b")
+    worded = handlers.word_card("it", state)
+    assert i18n.text("en", "preflight.not_offered") in shown
+    assert i18n.text("it", "preflight.not_offered") in worded
+
+
+def test_what_takes_time_says_that_it_is_looked_for() -> None:
+    handlers, state = Handlers(Session(FakeLoader())), Visit()
+    first, last = handlers.ask_hub(state, "smollm2")
+    assert i18n.text("en", "preflight.looking") in first[0]
+    assert first[1:] == [gr.skip()] * 2
+    assert " open>" in last[0]
