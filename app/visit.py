@@ -51,6 +51,9 @@ class Visit:
     chosen: str = ""
     """The pair of the visitor's own that was named last, where that went well."""
 
+    asked: str = ""
+    """The pair that more was asked about last: its card stays unfolded."""
+
     ticket: int = 0
     waiting: Form | None = None
     stopped: bool = False

@@ -118,12 +118,14 @@ class Handlers:
     def ask_hub(self, state: Visit, pair: str) -> Iterator[list[Any]]:
         """Say what the hub's small files tell of a pair, too."""
         yield self._waiting(state)
-        yield self._looked(state, pair, unfolded=True, ask_hub=True)
+        state.asked = pair
+        yield self._looked(state, pair, ask_hub=True)
 
     def profile(self, state: Visit, pair: str) -> Iterator[list[Any]]:
         """Time this machine for a pair's shape, and predict."""
         yield self._waiting(state)
-        yield self._looked(state, pair, unfolded=True, measure=True)
+        state.asked = pair
+        yield self._looked(state, pair, measure=True)
 
     def choose(self, state: Visit, *names: str) -> list[Any]:
         """Choose the pair that was named, or say what to mend."""
@@ -133,7 +135,7 @@ class Handlers:
             self.session.methods(pair)
         except PlaygroundError as error:
             return [*[gr.skip()] * 3, visit.message(say_error(error))]
-        state.chosen = pair
+        state.chosen = state.pair = pair  # whoever says how far another pair is ends
         lists = offered(self.session, state.language, pair)
         methods = self.session.methods(pair)
         chosen = {**lists[1], "value": default_method(methods)}
@@ -153,17 +155,22 @@ class Handlers:
         """Word what was found in another language."""
         if state.found is None:
             return gr.skip()
-        return preflight_card.card(partial(i18n.text, language), self.session.catalog, state.found)
+        return self._card(language, state)
+
+    def _card(self, language: str, state: Visit) -> str:
+        """Word what was found; it stays unfolded where the visitor asked for it."""
+        assert state.found is not None
+        say, unfolded = partial(i18n.text, language), state.found.pair == state.asked
+        return preflight_card.card(say, self.session.catalog, state.found, unfolded=unfolded)
 
     def _waiting(self, state: Visit) -> list[Any]:
         say = partial(i18n.text, state.language)
         return [preflight_card.looking(say), gr.skip(), gr.skip()]
 
-    def _looked(self, state: Visit, pair: str, *, unfolded: bool = False, **how: bool) -> list[Any]:
+    def _looked(self, state: Visit, pair: str, **how: bool) -> list[Any]:
         state.found = found = self.session.look(pair, **how)
-        say = partial(i18n.text, state.language)
         return [
-            preflight_card.card(say, self.session.catalog, found, unfolded=unfolded),
+            self._card(state.language, state),
             gr.update(visible=found.on_hub),
             gr.update(visible=found.unmeasured),
         ]

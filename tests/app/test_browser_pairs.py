@@ -17,6 +17,7 @@ from tests.app.conftest import Site, serve
 from tests.app.test_browser import run_to_the_end, visit, wait_said
 from tests.app.test_browser_traces import chosen
 from tests.app.test_session import FIRST, LACK, CountingLoader
+from tests.engine.folders import qwen35_folder
 
 pytestmark = pytest.mark.browser
 
@@ -118,3 +119,30 @@ def test_the_list_has_every_pair(page: Any, site: Site) -> None:
     page.get_by_role("option", name=LABEL).wait_for()
     listed = page.locator("#pair [role=option]")
     assert listed.count() == len(catalog.load().pairs)
+
+
+def test_a_pair_by_name_is_looked_at_before_anything_is_loaded(
+    page: Any, site: Site, tmp_path: Path
+) -> None:
+    target = qwen35_folder(tmp_path / "tiny-qwen")
+    visit(page, site)
+    page.click("#own > button")
+    page.click("#own-use")  # without a target
+    wait_said(page, "A pair needs a target")
+    page.fill("#own-target input, #own-target textarea", str(target))
+    page.fill("#own-mtp input, #own-mtp textarea", "native")
+    page.click("#own-use")
+    wait_methods(page, "en", "plain", "mtp", "lookup")
+    card = page.locator("#preflight details.dl-preflight[open]").first
+    card.wait_for()
+    said = i18n.text("en", "check.mtp_here", family="qwen", modules=1)
+    assert said in str(card.text_content())
+    assert site.loader.asked == [FIRST]
+    run_to_the_end(page)
+    assert site.loader.asked == [FIRST, pair_of(str(target), mtp="native").id]
+    page.locator("#language label", has_text="IT").click()
+    wait_methods(page, "it", "plain", "mtp", "lookup")
+    page.wait_for_function(
+        "said => document.querySelector('#preflight').textContent.includes(said)",
+        arg=i18n.text("it", "check.mtp_here", family="qwen", modules=1),
+    )
