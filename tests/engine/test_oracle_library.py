@@ -279,6 +279,10 @@ def test_the_library_alone_would_not_do_for_hybrids(name):
             assisted(target, assistant, PROMPT, 3, max_new_tokens=NEW_TOKENS)
     else:
         assert assisted(target, assistant, PROMPT, 3, max_new_tokens=NEW_TOKENS) != plain
+        options = {"prompt_lookup_num_tokens": 3, "max_new_tokens": NEW_TOKENS, "do_sample": False}
+        assert (
+            target.generate(torch.tensor([PROMPT]), **options)[0, len(PROMPT) :].tolist() != plain
+        )
 
 
 # --- two tokenizers ---
