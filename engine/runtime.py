@@ -24,10 +24,11 @@ from engine.decode import decode, never
 from engine.device import choose_device, processor_name, use_cores
 from engine.errors import PlaygroundError
 from engine.events import Event, Measured, Settings, Started, Verified
-from engine.loading import all_or_nothing, load_parts
+from engine.loading import all_or_nothing, load_parts, release
 from engine.memory import held_bytes
 from engine.models import linear
 from engine.models.base import LanguageModel
+from engine.models.checkpoint import ran_out
 from engine.models.gemma_assistant import Assistant
 from engine.models.source import Progress, Report, silent
 from engine.policy import WIDEST, Costs, Fixed, Policy, pass_seconds, policy_for
@@ -124,7 +125,8 @@ class LoadedPair:
     ) -> Iterator[Event]:
         """Run one request and yield its events; consume it in one thread.
 
-        `cancelled` is asked once a round. Raises what `check` raises, before the first event.
+        `cancelled` is asked once a round. Raises what `check` raises, before the first event, and
+        memory_ran_out; the pair can be run again after either.
         """
         self.check(method, prompt, settings)
         if method == "plain":
@@ -143,16 +145,22 @@ class LoadedPair:
             policy = policy_for(settings, self.costs.get(method))
         with self._slot:
             streams = Streams.seeded(settings.seed, self.target.device)
-            proposer = self.proposer(method, Sampler(settings), streams.draft)
-            yield from decode(
-                self.target,
-                proposer,
-                self.codec,
-                started,
-                streams=streams,
-                policy=policy,
-                cancelled=cancelled,
-            )
+            try:
+                yield from decode(
+                    self.target,
+                    self.proposer(method, Sampler(settings), streams.draft),
+                    self.codec,
+                    started,
+                    streams=streams,
+                    policy=policy,
+                    cancelled=cancelled,
+                )
+                return
+            except (MemoryError, RuntimeError) as error:
+                if not ran_out(error):
+                    raise
+            # Out here, where the error and with it every frame's tensors are gone.
+            raise self._without_memory()
 
     def memory(self, method: str) -> int:
         """Return the bytes of the weights and caches that a method needs, the target's included."""
@@ -175,14 +183,33 @@ class LoadedPair:
     ) -> Measured:
         """Run an instrument of `engine.instruments`; consume nothing else of this pair meanwhile.
 
-        Raises what `check` raises, and ValueError for an unknown kind.
+        Raises what `check` raises, memory_ran_out, and ValueError for an unknown kind.
         """
         if kind not in instruments.KINDS:
             raise ValueError(f"no instrument {kind!r}")
         self.check(method, prompt, settings)
         instrument = importlib.import_module(f"engine.instruments.{kind}")
-        data = instrument.measure(self, method, prompt, settings, cancelled=cancelled, **options)
-        return Measured(kind, data)
+        try:
+            data = instrument.measure(
+                self, method, prompt, settings, cancelled=cancelled, **options
+            )
+            return Measured(kind, data)
+        except (MemoryError, RuntimeError) as error:
+            if not ran_out(error):
+                raise
+        raise self._without_memory()
+
+    def _without_memory(self) -> PlaygroundError:
+        """Let go of what a run held, and return the error for memory that ran out in it."""
+        self.target.forget()
+        release()
+        return PlaygroundError(
+            "memory_ran_out",
+            f"The memory ran out while {self.target_name} was running.",
+            "Ask for fewer tokens or shorten the prompt, close what else uses memory, or choose a "
+            "smaller pair.",
+            model=self.target_name,
+        )
 
     def proposer(self, method: str, sampler: Sampler, generator: torch.Generator) -> Proposer:
         """Build the proposer of one run."""

@@ -213,3 +213,37 @@ def test_the_place_is_described_for_whoever_reads_the_times(packed, linears, mon
     assert place["device"] == "cpu"
     assert (place["threads"], place["dtype"], place["linears"]) == ("2", "float32", linears)
     assert place["torch"] == torch.__version__
+
+
+@pytest.mark.parametrize("method", ["plain", "mtp", "draft"])
+def test_memory_that_runs_out_in_a_run_is_told_and_the_next_run_is_whole(method, monkeypatch):
+    pair = tiny_pair()
+    settings = Settings(gamma=2, max_new_tokens=16)
+    whole = finished(list(pair.run(method, "one two one", settings))).token_ids
+    read, calls = type(pair.target).read, []
+
+    def scarce(self, *args, **options):
+        calls.append(self)
+        if len(calls) == 4:
+            torch.empty(1 << 52)  # more than any machine gives
+        return read(self, *args, **options)
+
+    monkeypatch.setattr(type(pair.target), "read", scarce)
+    events = []
+    with pytest.raises(PlaygroundError) as caught:
+        events.extend(pair.run(method, "one two one", settings))
+    assert caught.value.code == "memory_ran_out"
+    assert caught.value.remedy
+    assert caught.value.__context__ is None  # no frames that hold tensors
+    assert finished(list(pair.run(method, "one two one", settings))).token_ids == whole
+
+
+def test_another_error_in_a_run_stays_what_it_is(monkeypatch):
+    pair = tiny_pair()
+
+    def broken(*_, **__):
+        raise RuntimeError("shapes do not fit")
+
+    monkeypatch.setattr(type(pair.target), "read", broken)
+    with pytest.raises(RuntimeError, match="shapes"):
+        list(pair.run("plain", "one two one", Settings()))
