@@ -1,16 +1,19 @@
-"""Race: one prompt, up to four lanes, one clock.
+"""Race: one prompt, up to four lanes, one clock, with the pair that the playground names.
 
-Contract: `build` lays the tab out and wires it; `app.racing` runs, `RaceStrip` shows.
+Contract: `build` lays the tab out and wires it; `app.racing` runs, `RaceStrip` shows. The lanes'
+methods follow the pair whenever the tab is opened; what a pair lacks becomes an empty lane.
 """
 
 from __future__ import annotations
 
+import html
 from collections.abc import AsyncGenerator, Callable
 from functools import partial
 from typing import Any
 
 import gradio as gr
 
+from app import i18n, pairs
 from app.controls import NUMBERS, prompt_box
 from app.form import Form, read_form
 from app.page import QUIET, STREAM, Page
@@ -34,7 +37,7 @@ def build(page: Page, tab: gr.Tab) -> None:
     """Lay out and wire the tab."""
     with gr.Row(elem_id="dl-race"):
         with gr.Column(elem_id="dl-race-controls", scale=0, min_width=320):
-            values = _form(page)
+            pair, values = _form(page)
             with gr.Row(elem_id="dl-race-actions"):
                 start = page.wording.button("race-run", variant="primary")
                 stop = page.wording.button("race-stop")
@@ -42,11 +45,17 @@ def build(page: Page, tab: gr.Tab) -> None:
             strip = RaceStrip(elem_id="race-strip")
     start.click(_start(page.session), [page.state, *values], strip, **STREAM)
     stop.click(_stop, page.state, None, **QUIET)
+    lanes = values[-2 * MOST_LANES :: 2]
+    known = [page.state, page.language, *lanes]
+    triggers = [tab.select, page.language.input, page.opened.then]
+    for trigger in triggers:
+        trigger(partial(offer, page.session), known, [pair, *lanes], **QUIET)
 
 
-def _form(page: Page) -> list[Any]:
-    """Lay the fields out: prompt, lanes, numbers, repeats."""
+def _form(page: Page) -> tuple[Any, list[Any]]:
+    """Lay the fields out: the pair's line; prompt, repeats, numbers, lanes."""
     wording, session = page.wording, page.session
+    pair = gr.HTML("", elem_id="race-pair")
     prompt = prompt_box(session, wording, lines=3, before="race-")
     methods = session.methods(session.default_pair)
     lanes: list[Any] = []
@@ -74,7 +83,7 @@ def _form(page: Page) -> list[Any]:
         elem_classes="segmented",
         interactive=True,
     )
-    return [prompt, repeats, *numbers, *lanes]
+    return pair, [prompt, repeats, *numbers, *lanes]
 
 
 def _lane(page: Page, number: int, methods: tuple[str, ...]) -> list[Any]:
@@ -84,8 +93,9 @@ def _lane(page: Page, number: int, methods: tuple[str, ...]) -> list[Any]:
     with gr.Row(elem_classes="race-lane"):
         chosen = page.wording.add(
             gr.Dropdown,
-            partial(_lane_choices, number, methods),
+            partial(_lane_label, number),
             value=method,
+            choices=_lane_choices(partial(i18n.text, i18n.DEFAULT), methods),
             min_width=100,
             elem_id=f"race-method-{number}",
             interactive=True,
@@ -101,9 +111,32 @@ def _lane(page: Page, number: int, methods: tuple[str, ...]) -> list[Any]:
     return [chosen, gamma]
 
 
-def _lane_choices(number: int, methods: tuple[str, ...], say: Say) -> dict[str, Any]:
-    choices = [(say("race.none"), NOBODY), *((say(f"method.{name}"), name) for name in methods)]
-    return {"label": say("race.lane", number=number + 1), "choices": choices}
+def offer(session: Session, state: Visit, language: str, *chosen: str) -> list[Any]:
+    """Name the pair, and let each lane choose among its methods; a choice it has not is emptied."""
+    say = partial(i18n.text, language)
+    pair = session.catalog.pair(_pair_of(session, state))
+    line = say("race.pair", pair=pairs.label(say, session.catalog, pair))
+    methods = session.methods(pair.id)
+    choices = _lane_choices(say, methods)
+    return [
+        f'<div class="dl-note">{html.escape(line)}</div>',
+        *(
+            gr.update(choices=choices, value=method if method in methods else NOBODY)
+            for method in chosen
+        ),
+    ]
+
+
+def _pair_of(session: Session, state: Visit) -> str:
+    return state.pair or session.default_pair
+
+
+def _lane_label(number: int, say: Say) -> dict[str, Any]:
+    return {"label": say("race.lane", number=number + 1)}
+
+
+def _lane_choices(say: Say, methods: tuple[str, ...]) -> list[tuple[str, str]]:
+    return [(say("race.none"), NOBODY), *((say(f"method.{name}"), name) for name in methods)]
 
 
 def _gamma_choices(say: Say) -> dict[str, Any]:
@@ -115,7 +148,7 @@ def _labelled(key: str, say: Say) -> dict[str, Any]:
     return {"label": say(key)}
 
 
-def read_entry(session: Session, prompt: str, repeats: int, *values: Any) -> Entry:
+def read_entry(session: Session, pair: str, prompt: str, repeats: int, *values: Any) -> Entry:
     """Return the race that the widgets ask for.
 
     values: the numbers, then method and draft length of each lane. Raises what `read_form` raises,
@@ -128,7 +161,7 @@ def read_entry(session: Session, prompt: str, repeats: int, *values: Any) -> Ent
         if method == NOBODY:
             continue
         form = read_form(
-            pair=session.default_pair,
+            pair=pair,
             method=method,
             prompt=prompt,
             adaptive=gamma == AUTO,
@@ -147,7 +180,7 @@ def _start(session: Session) -> Callable[..., AsyncGenerator[str, None]]:
     async def handler(state: Visit, *values: Any) -> AsyncGenerator[str, None]:
         """Check the entry at once and race, or say what to mend."""
         try:
-            entry = read_entry(session, *values)
+            entry = read_entry(session, _pair_of(session, state), *values)
         except PlaygroundError as error:
             yield message(say_error(error), None)
             return

@@ -146,3 +146,18 @@ def test_a_pair_by_name_is_looked_at_before_anything_is_loaded(
         "said => document.querySelector('#preflight').textContent.includes(said)",
         arg=i18n.text("it", "check.mtp_here", family="qwen", modules=1),
     )
+
+
+def test_a_race_is_run_with_the_pair_of_the_playground(page: Any, site: Site) -> None:
+    visit(page, site)
+    choose(page, LABEL)
+    wait_methods(page, "en", "plain", "draft", "lookup")
+    page.get_by_role("tab", name="Race").click()
+    page.wait_for_function(
+        "label => document.querySelector('#race-pair').textContent.includes(label)", arg=LABEL
+    )
+    page.wait_for_function("document.querySelector('#race-method-1 input').value === 'nobody'")
+    page.click("#race-run")
+    page.wait_for_selector(".dl-race-tools:not([hidden])", timeout=60_000)
+    assert page.locator(".dl-lane").count() == 3
+    assert [pair.id for pair in site.loader.alive()] == ["qwen3-8b"]

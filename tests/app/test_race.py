@@ -11,12 +11,13 @@ from typing import Any
 
 import pytest
 
-from app import race, racing
+from app import i18n, race, racing
 from app.race import Lane, Lap, order, standing, timeline, verdict
 from app.racing import Entry, run_race
 from app.session import Session
-from app.tabs.race import AUTO, NOBODY, read_entry
+from app.tabs.race import AUTO, NOBODY, offer, read_entry
 from app.visit import Visit
+from engine.catalog import pair_of
 from engine.errors import PlaygroundError
 from engine.events import Finished, Prefilled, Settings, Verified
 from tests.app.fakes import FakeLoader, FakePair
@@ -131,7 +132,7 @@ def test_the_order_of_lanes_alternates() -> None:
 
 def entry_of(session: Session, *lanes: str, repeats: int = 1, tokens: int = 24) -> Entry:
     values = [part for lane in lanes for part in (lane, "2")]
-    return read_entry(session, "A prompt", repeats, 0, 0, tokens, *values)
+    return read_entry(session, session.default_pair, "A prompt", repeats, 0, 0, tokens, *values)
 
 
 async def collect(session: Session, state: Visit, entry: Entry) -> list[dict[str, Any]]:
@@ -239,7 +240,9 @@ def test_a_race_waits_in_the_line_and_can_be_stopped_there() -> None:
 
 def test_auto_lets_a_lane_choose_up_to_the_longest_draft() -> None:
     session = session_of(FakePair())
-    entry = read_entry(session, "A prompt", 3, 0, 0, 24, "mtp", AUTO, NOBODY, "2")
+    entry = read_entry(
+        session, session.default_pair, "A prompt", 3, 0, 0, 24, "mtp", AUTO, NOBODY, "2"
+    )
     (form,) = entry.forms
     assert (form.settings.adaptive, form.settings.gamma, entry.repeats) == (True, 8, 3)
 
@@ -257,7 +260,7 @@ def test_a_bad_entry_is_refused_by_name(
     prompt: str, temperature: float, lanes: tuple[str, ...], code: str
 ) -> None:
     with pytest.raises(PlaygroundError) as caught:
-        read_entry(session_of(FakePair()), prompt, 1, temperature, 0, 24, *lanes)
+        read_entry(session_of(FakePair()), "smollm2", prompt, 1, temperature, 0, 24, *lanes)
     assert caught.value.code == code
 
 
@@ -265,3 +268,27 @@ def test_a_warm_up_is_short() -> None:
     form = entry_of(session_of(FakePair()), "mtp", tokens=512).forms[0]
     assert racing._short(form).settings.max_new_tokens == racing.WARM_UP_TOKENS
     assert race.MOST_LANES == 4
+
+
+def test_the_lanes_offer_what_the_pair_has_and_race_with_it() -> None:
+    session = session_of(FakePair())
+    state = Visit(pair="qwen3-8b")
+    line, *lanes = offer(session, state, "en", "plain", "mtp", "draft", NOBODY)
+    assert "Qwen3-8B + Qwen3-0.6B" in line
+    assert [lane["value"] for lane in lanes] == ["plain", NOBODY, "draft", NOBODY]
+    assert [value for _, value in lanes[0]["choices"]] == [NOBODY, "plain", "draft", "lookup"]
+    entry = read_entry(session, state.pair, "A prompt", 1, 0, 0, 24, "plain", "2", "draft", "2")
+    assert {form.pair for form in entry.forms} == {"qwen3-8b"}
+
+
+def test_before_the_form_is_known_the_page_s_own_pair_races() -> None:
+    line, first, *_ = offer(session_of(FakePair()), Visit(), "it", "mtp", NOBODY, NOBODY, NOBODY)
+    assert "SmolLM2-135M-Instruct" in line
+    assert (first["value"], len(first["choices"])) == ("mtp", 5)
+    assert (i18n.text("it", "race.none"), NOBODY) in first["choices"]
+
+
+def test_the_pair_s_line_is_text() -> None:
+    named = pair_of("<script>alert(1)</script>").id
+    line, *_ = offer(session_of(FakePair()), Visit(pair=named), "en", NOBODY)
+    assert "<script" not in line
