@@ -21,11 +21,16 @@ DEFAULT_PRESET = "code"
 NUMBERS = (("temperature", 0, 0.1), ("seed", 0, 1), ("max_new_tokens", 128, 16))
 MORE_NUMBERS = (
     *(("top_k", 0, 10), ("top_p", 1, 0.05)),
-    *(("min_p", 0, 0.05), ("repetition_penalty", 1, 0.05), ("confidence", 0, 0.05)),
+    *(
+        ("min_p", 0, 0.05),
+        ("repetition_penalty", 1, 0.05),
+        ("confidence", 0, 0.05),
+        ("head_rows", 0, 1024),
+    ),
 )
 """Name, value and step of the number fields; the second group lies in the accordion."""
 
-EXPLAINED = ("confidence",)
+EXPLAINED = ("confidence", "head_rows")
 """Fields with a line of help below their label; `fields.js` gives "auto" its own as a tooltip."""
 
 _CHIP: dict[str, Any] = {

@@ -24,8 +24,9 @@ LIMITS: dict[str, tuple[float, float]] = {
     "min_p": (0, 1),
     "repetition_penalty": (0.5, 2),
     "confidence": (0, 1),
+    "head_rows": (0, 1_000_000),
 }
-WHOLE = {"gamma", "seed", "max_new_tokens", "top_k"}
+WHOLE = {"gamma", "seed", "max_new_tokens", "top_k", "head_rows"}
 MOST_STOPS, LONGEST_STOP = 8, 80
 MAX_PROMPT_CHARACTERS = 20_000
 """Beyond any context of ours; the exact limit, in tokens, is checked by the engine."""
@@ -44,8 +45,13 @@ class Form:
     @property
     def work(self) -> tuple[str, str, Settings]:
         """What a plain run of this form depends on; runs of equal work share one baseline."""
-        plain = dataclasses.replace(self.settings, gamma=0, adaptive=False, confidence=0.0)
+        plain = as_plain(self.settings)
         return self.pair, self.prompt, plain
+
+
+def as_plain(settings: Settings) -> Settings:
+    """Return settings without what only drafters read."""
+    return dataclasses.replace(settings, gamma=0, adaptive=False, confidence=0.0, head_rows=0)
 
 
 def read_form(

@@ -25,6 +25,7 @@ DEFAULTS: dict[str, Any] = {
     "min_p": 0,
     "repetition_penalty": 1,
     "confidence": 0,
+    "head_rows": 0,
     "stop": "",
     "compare": True,
 }

@@ -12,7 +12,6 @@ Words: a *loader* has the shape of `engine.runtime.load_pair`, which tests repla
 
 from __future__ import annotations
 
-import dataclasses
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
@@ -22,7 +21,7 @@ from typing import Any, Protocol
 
 from gradio.utils import get_space
 
-from app.form import Form
+from app.form import Form, as_plain
 from app.line import Line
 from app.shown import Shown, shown_of
 from engine import catalog, trace
@@ -315,7 +314,7 @@ def unexpected(error: BaseException) -> PlaygroundError:
 
 def _settings(form: Form, method: str) -> Settings:
     if method == "plain":
-        return dataclasses.replace(form.settings, gamma=0, adaptive=False, confidence=0.0)
+        return as_plain(form.settings)
     return form.settings
 
 

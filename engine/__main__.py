@@ -53,6 +53,7 @@ def _generate(options: argparse.Namespace) -> int:
         raw=options.raw,
         alpha=options.alpha,
         confidence=options.confidence,
+        head_rows=options.head_rows,
     )
     check_request(options.prompt, settings)  # before a minute of loading
     pair = load_pair(_pair_id(options), device=options.device, report=_report)
@@ -194,6 +195,9 @@ def _parser() -> argparse.ArgumentParser:
     generate.add_argument("--seed", type=int, default=0)
     generate.add_argument("--alpha", type=float, default=0.8, help="for --method synthetic")
     generate.add_argument("--confidence", type=float, default=0.0, help="stop drafting below")
+    generate.add_argument(
+        "--head-rows", type=int, default=0, help="tokens that an MTP module scores; 0: all"
+    )
     generate.add_argument("--raw", action="store_true", help="skip the chat template")
     generate.add_argument("--jsonl", type=Path, metavar="FILE", help="write the events")
     generate.add_argument("--stats", action="store_true", help="print counts and times, one line")

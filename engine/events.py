@@ -150,6 +150,7 @@ class Settings:
     gamma: 1..8, 0 for plain; `adaptive` lets the policy choose up to that many.
     alpha: only for the synthetic proposer, the acceptance to aim at.
     confidence: a model that drafts stops after a token it gave less than this; 0 never does.
+    head_rows: an MTP module scores only so many tokens, those with the lowest ids; 0: all it can.
     """
 
     gamma: int = 3
@@ -165,6 +166,7 @@ class Settings:
     raw: bool = False
     alpha: float = 0.8
     confidence: float = 0.0
+    head_rows: int = 0
 
 
 @dataclass(frozen=True, slots=True)

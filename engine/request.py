@@ -33,6 +33,7 @@ def check_settings(settings: Settings) -> None:
         ("seed", 0, 2**62),
         ("alpha", 0, 1),
         ("confidence", 0, 1),
+        ("head_rows", 0, 1_000_000),
     )
     for name, low, high in limits:
         value = getattr(settings, name)

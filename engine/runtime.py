@@ -89,7 +89,7 @@ class LoadedPair:
     def check(self, method: str, prompt: str, settings: Settings) -> None:
         """Raise PlaygroundError when this request cannot run; say nothing otherwise.
 
-        Codes: unknown_method, empty_prompt, bad_setting, prompt_too_long.
+        Codes: unknown_method, empty_prompt, bad_setting, head_whole, prompt_too_long.
         """
         if method not in self.methods:
             known = ", ".join(self.methods)
@@ -101,6 +101,13 @@ class LoadedPair:
                 known=known,
             )
         check_request(prompt, settings)
+        if method == "mtp" and settings.head_rows and getattr(self.mtp, "cut", None) is None:
+            raise PlaygroundError(
+                "head_whole",
+                f"The head of {self.mtp_name} cannot be cut: it is its own, or packed.",
+                "Set the scored tokens to 0.",
+                model=self.mtp_name,
+            )
         length = len(self.codec.encode(prompt, raw=settings.raw))
         if length == 0:
             raise empty_prompt()
@@ -227,7 +234,8 @@ class LoadedPair:
             case "mtp" if isinstance(self.mtp, Assistant):
                 return GemmaAssistant(self.mtp, sampler, generator)
             case "mtp" if isinstance(self.mtp, MTPParts):
-                return (MTPDepths if self.mtp.deeper else MTP)(self.mtp, sampler, generator)
+                parts = self.mtp.with_rows(sampler.settings.head_rows)
+                return (MTPDepths if parts.deeper else MTP)(parts, sampler, generator)
             case "eagle3" if self.eagle3 is not None:
                 return Eagle3(self.eagle3, sampler, generator)
             case "early_exit":

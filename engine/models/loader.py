@@ -12,6 +12,7 @@ import hashlib
 import json
 import shutil
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -129,15 +130,24 @@ def load_mtp(
     chain: Chain = placed_like(module, head_weight)
     if device.type == "cpu":
         chain = lean.LeanMTP(module, linear.int8 if int8 else linear.packed)
+    vocab = None if vocab is None else vocab.to(device)
     return MTPParts(
         module=chain,
         embedding=target.get_input_embeddings(),
-        head=linear.trimmed_head(
-            head_weight, None if vocab is None else vocab.to(device), in_int8=int8
-        ),
+        head=linear.trimmed_head(head_weight, vocab, in_int8=int8),
         vocab_size=int(target.config.vocab_size),
         device=device,
+        cut=partial(cut_head, head_weight, vocab, int8),
     )
+
+
+def cut_head(weight: Tensor, vocab: Tensor | None, int8: bool, num_rows: int) -> nn.Module:
+    """Return a head over the first rows of weight [V, D], or of those in vocab [R].
+
+    Byte-pair tokenizers number tokens in the order they were merged: frequent ones come first.
+    """
+    known = torch.arange(len(weight), device=weight.device) if vocab is None else vocab.sort()[0]
+    return linear.trimmed_head(weight, known[:num_rows], in_int8=int8)
 
 
 def native_parts(
@@ -166,6 +176,9 @@ def native_parts(
         head = nn.Sequential(module.norm, own) if module.family.raw else own
         depths.append(Depth(module.to(device), head))
     first, *deeper = depths
+    # Else the matrix that the packed one was made of would stay in memory for it.
+    free = not packs or head_weight.data_ptr() == target.get_input_embeddings().weight.data_ptr()
+    cuttable = free and not deeper and first.head is shared
     return MTPParts(
         module=first.module,
         embedding=target.get_input_embeddings(),
@@ -174,6 +187,7 @@ def native_parts(
         device=device,
         taps=("pre_norm",) if modules[0].family.raw else ("final",),
         deeper=tuple(deeper),
+        cut=partial(cut_head, head_weight, None, int8) if cuttable else None,
     )
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -43,6 +43,7 @@ class MTPParts:
     embedding: the target's.  head: hidden [n, D] -> logits [n, V], -inf for tokens it never drafts.
     taps: which of the target's states the module reads.  deeper: the modules for the positions
     behind the first, where each position has its own (`mtp_depths`); else the first is chained.
+    cut: makes a head over the first so many of the tokens that `head` scores; None: there is none.
     """
 
     module: Chain
@@ -52,6 +53,18 @@ class MTPParts:
     device: torch.device
     taps: tuple[Tap, ...] = ("final",)
     deeper: tuple[Depth, ...] = ()
+    cut: Callable[[int], nn.Module] | None = None
+
+    def with_rows(self, num_rows: int) -> MTPParts:
+        """Return the same with a head over the first `num_rows` tokens; 0: as it is.
+
+        Raises ValueError where no shorter head can be made.
+        """
+        if not num_rows:
+            return self
+        if self.cut is None:
+            raise ValueError("this module's head cannot be cut")
+        return replace(self, head=self.cut(num_rows))
 
 
 class MTP:

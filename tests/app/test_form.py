@@ -14,7 +14,7 @@ GOOD: dict[str, Any] = {
     "pair": "smollm2", "method": "mtp", "prompt": "Hello", "gamma": 3, "adaptive": False,
     "temperature": 0, "seed": 0, "max_new_tokens": 64, "compare": True, "stop": "",
     "top_k": 0, "top_p": 1, "min_p": 0, "repetition_penalty": 1,
-    "confidence": 0,
+    "confidence": 0, "head_rows": 0,
 }  # fmt: skip
 
 

@@ -8,7 +8,7 @@ import gradio as gr
 import pytest
 
 from app import i18n, theme
-from app.controls import Controls
+from app.controls import EXPLAINED, Controls
 from app.main import build, launch_options
 from app.session import Session
 from app.wording import Wording
@@ -37,7 +37,7 @@ def test_a_language_switch_words_the_help_too(language: str) -> None:
     with gr.Blocks():
         Controls(Session(FakeLoader()), wording).form()
     words = [texts["info"] for texts in wording.updates(language) if "info" in texts]
-    assert words == [i18n.text(language, "help.confidence")]
+    assert words == [i18n.text(language, f"help.{name}") for name in EXPLAINED]
 
 
 def test_nothing_is_shared_kept_or_reported() -> None:

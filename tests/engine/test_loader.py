@@ -1,4 +1,6 @@
+import dataclasses
 import json
+from functools import partial
 
 import pytest
 import torch
@@ -8,13 +10,16 @@ from tokenizers.models import WordLevel
 from torch import nn
 from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 
+from engine.events import Settings
 from engine.models import linear, loader
 from engine.models.hf import HFModel
 from engine.models.lean import LeanLlama, LeanMTP
 from engine.models.linear import Int8Linear
 from engine.models.mtp_module import checkpoint_name
+from engine.proposers.mtp import MTP
+from engine.sampling import Sampler
 from tests.engine.test_cache import sliding_model
-from tests.engine.tiny import CPU, VOCAB, llama, mtp_parts
+from tests.engine.tiny import CPU, VOCAB, argmax_decode, finished, llama, mtp_parts, rounds, run
 
 EMBEDDING = "model.embed_tokens.weight"
 
@@ -184,3 +189,46 @@ def test_a_module_is_loaded_in_the_lean_form_with_the_targets_embedding(
     error = (got - expected).norm() / expected.norm()
     assert (1e-4 < error < 0.2) if int8 else (error < 1e-5)
     assert torch.isfinite(scores).nonzero()[:, 1].tolist() == [2, 6] * 6
+
+
+def cut_parts(vocab=None):
+    target = llama(vocab=61)
+    parts = mtp_parts(target)
+    weight = target.get_output_embeddings().weight
+    cut = partial(loader.cut_head, weight, vocab, False)
+    return target, dataclasses.replace(parts, cut=cut, vocab_size=61), weight
+
+
+@pytest.mark.parametrize("vocab", [None, torch.tensor([40, 3, 17, 60, 9])])
+def test_a_cut_head_scores_the_tokens_with_the_lowest_ids(vocab):
+    _, parts, weight = cut_parts(vocab)
+    hidden = torch.randn(2, weight.shape[1])
+    kept = [0, 1, 2] if vocab is None else [3, 9, 17]
+    with torch.inference_mode():
+        logits = parts.with_rows(3).head(hidden)
+        whole = hidden @ weight.T
+    assert torch.allclose(logits[:, kept], whole[:, kept], atol=1e-5)
+    others = [i for i in range(61) if i not in kept]
+    assert torch.isneginf(logits[:, others]).all()
+    assert parts.with_rows(0) is parts
+    assert torch.isfinite(parts.with_rows(1000).head(hidden)).sum() == 2 * (
+        61 if vocab is None else 5
+    )
+
+
+def test_a_head_without_a_way_to_cut_it_says_so():
+    with pytest.raises(ValueError, match="cannot be cut"):
+        mtp_parts(llama()).with_rows(5)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_a_run_with_a_cut_head_proposes_those_only_and_its_greedy_text_is_plain(temperature):
+    target, parts, _ = cut_parts()
+    settings = Settings(gamma=3, head_rows=20, temperature=temperature, max_new_tokens=24)
+    proposer = MTP(parts.with_rows(20), Sampler(settings), torch.Generator().manual_seed(1))
+    events = run(HFModel(target), proposer, [5, 9, 1, 5, 9], settings)
+    drafted = [token.id for each in rounds(events) for token in each.proposal.tokens]
+    assert drafted
+    assert max(drafted) < 20
+    if not temperature:
+        assert list(finished(events).token_ids) == argmax_decode(target, [5, 9, 1, 5, 9], 24)

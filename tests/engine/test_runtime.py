@@ -165,11 +165,11 @@ def test_a_run_that_fails_frees_the_pair():
     def failing(*args, **options):
         calls.append(1)
         if len(calls) == 4:
-            raise MemoryError
+            raise OSError("gone")
         return read(*args, **options)
 
     pair.draft.read = failing
-    with pytest.raises(MemoryError):
+    with pytest.raises(OSError, match="gone"):
         list(pair.run("draft", "abc", Settings()))
     pair.draft.read = read
     assert finished(list(pair.run("draft", "abc", Settings()))).token_ids == expected
@@ -247,3 +247,10 @@ def test_another_error_in_a_run_stays_what_it_is(monkeypatch):
     monkeypatch.setattr(type(pair.target), "read", broken)
     with pytest.raises(RuntimeError, match="shapes"):
         list(pair.run("plain", "one two one", Settings()))
+
+
+def test_a_head_that_cannot_be_cut_is_told_before_the_run():
+    pair = tiny_pair()
+    settings = Settings(head_rows=16)
+    assert code_of(pair.check, "mtp", "one", settings) == "head_whole"
+    pair.check("draft", "one", settings)  # only an MTP module reads it
