@@ -265,7 +265,7 @@ def _block(keys: set[str], num_layers: int) -> frozenset[str]:
     for key in keys:
         at = _BLOCK.fullmatch(key)
         plain = key.endswith((".weight", ".bias"))  # a module may be less quantised than the trunk
-        if at and plain and int(at[1]) < num_layers and ".experts." not in key:
+        if at and plain and int(at[1]) < num_layers:
             layers.setdefault(int(at[1]), set()).add(at[2])
     own = [n for n, places in layers.items() if any(p.startswith("self_attn.") for p in places)]
     return frozenset(layers[max(own)]) if own else frozenset()

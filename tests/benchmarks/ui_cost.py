@@ -62,6 +62,7 @@ def values(method: str, prompt: str) -> dict[str, Any]:
         "pair": "smollm2", "method": method, "prompt": prompt, "gamma": 3, "adaptive": False,
         "temperature": 0, "seed": 0, "max_new_tokens": NEW_TOKENS, "compare": False, "stop": "",
         "top_k": 0, "top_p": 1, "min_p": 0, "repetition_penalty": 1, "confidence": 0,
+        "head_rows": 0,
     }  # fmt: skip
 
 

@@ -136,6 +136,22 @@ def test_every_tensor_that_a_module_lacks_is_noticed(told, lost):
     assert found["mtp_incomplete"].facts["missing"] == 1
 
 
+def experts_at(start, count=3):
+    return [f"{start}mlp.experts.{n}.{part}_proj.weight" for n in range(count) for part in "ab"]
+
+
+def test_an_expert_that_is_lost_is_named(told):
+    keys = TRUNK + experts_at("model.layers.1.") + DEEPSEEK + experts_at("model.layers.2.")[:-1]
+    found = told({"keys": keys})
+    assert found["mtp_incomplete"].facts["place"] == "block.mlp.experts.2.b_proj.weight"
+
+
+def test_experts_that_are_stored_in_another_way_are_not_missed(told):
+    fused = ["model.layers.2.mlp.experts.gate_up_proj", "model.layers.2.mlp.experts.down_proj"]
+    keys = TRUNK + experts_at("model.layers.1.") + DEEPSEEK + fused
+    assert told({"keys": keys})["mtp_here"].state == "ok"
+
+
 def test_a_claim_without_weights_fails_and_another_folder_mends_it(told, tmp_path):
     target = {"mtp_num_hidden_layers": 1}
     assert told(target)["mtp_missing"].state == "fail"

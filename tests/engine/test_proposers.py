@@ -18,7 +18,8 @@ from engine.proposers.base import Context
 from engine.proposers.draft_model import DraftModel
 from engine.proposers.eagle3 import Eagle3
 from engine.proposers.early_exit import first_layers
-from engine.proposers.mtp import MTP
+from engine.proposers.mtp import MTP, Depth
+from engine.proposers.mtp_depths import MTPDepths
 from engine.proposers.nothing import Nothing
 from engine.proposers.prompt_lookup import PromptLookup, find_latest
 from engine.proposers.synthetic import Synthetic
@@ -44,6 +45,7 @@ PROPOSERS = {
     "draft model": lambda s, g: DraftModel(tiny_pair().draft, s, g, vocab_size=VOCAB),
     "small draft model": lambda s, g: DraftModel(HFModel(llama(vocab=90)), s, g, vocab_size=VOCAB),
     "mtp": lambda s, g: MTP(tiny_pair().mtp, s, g),
+    "mtp of three modules": lambda s, g: MTPDepths(three_modules(), s, g),
     "eagle3": lambda s, g: Eagle3(tiny_eagle3_parts(tiny_pair().target.model), s, g),
     "early exit": lambda s, g: DraftModel(
         first_layers(tiny_pair().target, 1), s, g, vocab_size=VOCAB
@@ -51,6 +53,13 @@ PROPOSERS = {
     "prompt lookup": lambda s, g: PromptLookup(vocab_size=VOCAB, device=CPU),
     "synthetic": lambda s, g: Synthetic(tiny_pair().target, s, g, alpha=0.7),
 }
+
+
+def three_modules():
+    target = tiny_pair().target.model
+    first, *others = (mtp_parts(target, seed=seed) for seed in range(3))
+    deeper = tuple(Depth(each.module, each.head) for each in others)
+    return dataclasses.replace(first, deeper=deeper)
 
 
 class Driver:
