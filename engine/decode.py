@@ -10,7 +10,7 @@ usable.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
 
 import torch
@@ -52,7 +52,7 @@ def decode(
     rule: Rule = verify,
     step: Step | None = None,
     cancelled: Callable[[], bool] = never,
-) -> Iterator[Event]:
+) -> Generator[Event, None, None]:
     """Run `started` and yield what happens; `streams` and `proposer` belong to this run alone."""
     settings = started.settings
     prompt = list(started.prompt_ids)

@@ -10,8 +10,9 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +21,11 @@ import transformers
 from torch import Tensor
 
 from engine import catalog, instruments
+from engine.costs import WIDEST, Costs, Pace, pass_seconds
 from engine.decode import decode, never
 from engine.device import choose_device, processor_name, use_cores
 from engine.errors import PlaygroundError
-from engine.events import Event, Measured, Settings, Started, Verified
+from engine.events import Event, Measured, Round, Settings, Started, Verified
 from engine.loading import all_or_nothing, load_parts, release
 from engine.memory import held_bytes
 from engine.models import linear
@@ -31,7 +33,7 @@ from engine.models.base import LanguageModel
 from engine.models.checkpoint import ran_out
 from engine.models.gemma_assistant import Assistant
 from engine.models.source import Progress, Report, silent
-from engine.policy import WIDEST, Costs, Fixed, Policy, pass_seconds, policy_for
+from engine.policy import Fixed, Policy, policy_for
 from engine.proposers.base import Proposer
 from engine.proposers.draft_model import DraftModel
 from engine.proposers.eagle3 import Eagle3, Eagle3Parts
@@ -74,6 +76,7 @@ class LoadedPair:
     eagle3_name: str = ""
     where: dict[str, str] = dataclasses.field(default_factory=dict)
     costs: dict[str, Costs] = dataclasses.field(default_factory=dict)
+    pace: Pace = dataclasses.field(default_factory=Pace)
     _slot: threading.Lock = dataclasses.field(default_factory=threading.Lock)
 
     @property
@@ -149,11 +152,11 @@ class LoadedPair:
             where=self.where,
         )
         if policy is None:
-            policy = policy_for(settings, self.costs.get(method))
+            policy = self.policy(method, settings)
         with self._slot:
             streams = Streams.seeded(settings.seed, self.target.device)
             try:
-                yield from decode(
+                run = decode(
                     self.target,
                     self.proposer(method, Sampler(settings), streams.draft),
                     self.codec,
@@ -162,12 +165,35 @@ class LoadedPair:
                     policy=policy,
                     cancelled=cancelled,
                 )
+                with closing(run):
+                    for event in run:
+                        if isinstance(event, Verified):
+                            self._follow(method, event.round)
+                        yield event
                 return
             except (MemoryError, RuntimeError) as error:
                 if not ran_out(error):
                     raise
             # Out here, where the error and with it every frame's tensors are gone.
             raise self._without_memory()
+
+    def policy(self, method: str, settings: Settings) -> Policy:
+        """Return what chooses the draft lengths of a run with these settings."""
+        costs = self.costs.get(method)
+        now = None if costs is None else partial(self.pace.now, method, costs)
+        return policy_for(settings, costs, now)
+
+    def _follow(self, method: str, done: Round) -> None:
+        """Let a finished round tell how fast the machine is now."""
+        if method in self.costs:
+            self.pace.see(method, self.costs[method], done)
+        elif self.costs:
+            self.pace.see_pass(next(iter(self.costs.values())).passes, done)
+
+    def recost(self, costs: Mapping[str, Costs]) -> None:
+        """Take over costs that were just measured."""
+        self.costs.update(costs)
+        self.pace.forget()
 
     def memory(self, method: str) -> int:
         """Return the bytes of the weights and caches that a method needs, the target's included."""
@@ -309,7 +335,7 @@ def load_pair(
             loaded.where["mtp_wiring"] = parts.wiring.verdict
         held = held_bytes(loaded.target, loaded.draft, loaded.mtp, loaded.eagle3)
         loaded.where["memory_gb"] = f"{held / 1e9:.2f}"
-        loaded.costs.update(measure(loaded))
+        loaded.recost(measure(loaded))
         report(Progress("ready", 1.0, name))
         return loaded
 

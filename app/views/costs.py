@@ -14,8 +14,8 @@ from app.series import speed_up
 from app.shown import Shown
 from app.views.blocks import LEGEND_ABOVE, Block, Tone, column, figure, sentence, table
 from app.views.measured import costs_of, named, provenance
+from engine.costs import Costs
 from engine.events import Measured
-from engine.policy import Costs
 from engine.replay import Played, totals
 from engine.theory import needed_tokens, tokens_measured
 
@@ -44,7 +44,7 @@ def needed(costs: Costs, gamma: int) -> float:
         gamma,
         c=costs.draft_step / unit,
         v=costs.passes[gamma] / unit,
-        overhead=(costs.draft_start + costs.overhead) / unit,
+        overhead=(costs.draft_start + costs.overhead_seconds(gamma)) / unit,
     )
 
 
@@ -109,7 +109,7 @@ def _drafts(curve: Measured) -> Block:
             draft["step"] / data["passes"][0],
             1000 * draft["step"],
             1000 * draft["start"],
-            1000 * draft["overhead"],
+            1000 * (draft["overhead"] + draft.get("overhead_step", 0.0)),
         ]
         for method, draft in data["drafts"].items()
     ]

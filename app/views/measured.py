@@ -10,8 +10,8 @@ from typing import Any
 
 from app.shown import Shown
 from app.views.blocks import Block, column, sentence, table
+from engine.costs import Costs
 from engine.events import Measured, Started
-from engine.policy import Costs
 
 
 def costs_of(curve: Measured, method: str) -> Costs | None:
@@ -26,6 +26,7 @@ def costs_of(curve: Measured, method: str) -> Costs | None:
         draft_step=draft["step"],
         overhead=draft["overhead"],
         plain_overhead=data["plain_overhead"],
+        overhead_step=draft.get("overhead_step", 0.0),
     )
 
 

@@ -10,7 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from engine.policy import Adaptive, CostAware, Costs
+from engine.costs import Costs
+from engine.policy import Adaptive, CostAware
 from engine.replay import (
     Played,
     RunLengths,

@@ -6,8 +6,8 @@ user's processors, `where` is that of `Started`. Kinds and their data:
 
 `cost_curve`   what passes and drafts cost here. passes: [16] seconds of a target pass over
     k = 1 .. 16 tokens; context: tokens before them; repeats; drafts: method -> {start, step,
-    overhead} seconds, a proposal of g takes start + g * step and its round `overhead` on top;
-    plain_overhead; where; date (ISO).
+    overhead, overhead_step} seconds, a proposal of g takes start + g * step, and its round overhead
+    + g * overhead_step on top (older traces have no such step); plain_overhead; where; date (ISO).
 `run_lengths`  how far the drafter would have come from every place of a greedy text. method;
     longest: tokens proposed at most; token_ids, labels: [n] the text's tokens; lengths: [n - 1],
     entry i is how many drafts match the text when its first i + 1 tokens are known (at most

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+from engine.costs import CONTEXT, REPEATS
 from engine.events import Settings
-from engine.policy import CONTEXT, REPEATS
 
 if TYPE_CHECKING:
     from engine.runtime import LoadedPair
@@ -30,9 +30,14 @@ def measure(
     from engine.runtime import measure as measure_costs
 
     costs = measure_costs(pair, widest=WIDEST)
-    pair.costs.update(costs)
+    pair.recost(costs)
     drafts = {
-        name: {"start": one.draft_start, "step": one.draft_step, "overhead": one.overhead}
+        name: {
+            "start": one.draft_start,
+            "step": one.draft_step,
+            "overhead": one.overhead,
+            "overhead_step": one.overhead_step,
+        }
         for name, one in costs.items()
     }
     any_method = next(iter(costs.values()))

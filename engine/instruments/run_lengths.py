@@ -19,9 +19,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from engine.costs import WIDEST
 from engine.errors import PlaygroundError
 from engine.events import Event, Finished, Settings, Verified
-from engine.policy import WIDEST, Fixed, Policy, policy_for
+from engine.policy import Fixed, Policy
 from engine.prefix import common_prefix
 from engine.proposers.base import Context, Proposer
 from engine.sampling import Sampler, Streams
@@ -56,7 +57,7 @@ def measure(
         lengths, proposed = road.everywhere()
         driven = {str(gamma): road.drive(Fixed(gamma)) for gamma in range(1, LONGEST + 1)}
         auto = dataclasses.replace(settings, adaptive=True, gamma=LONGEST)
-        driven["auto"] = road.drive(policy_for(auto, pair.costs.get(method)))
+        driven["auto"] = road.drive(pair.policy(method, auto))
     checked = _rounds(real)
     return {
         "method": method,

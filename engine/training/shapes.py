@@ -20,10 +20,10 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaForCausalLM
 
 from engine import catalog, theory
+from engine.costs import pass_seconds
 from engine.models import lean, linear
 from engine.models.base import LanguageModel
 from engine.models.source import checkpoint_folder
-from engine.policy import pass_seconds
 from engine.training import draft
 from engine.training.__main__ import say
 from engine.training.data import Batch, Corpus

@@ -14,7 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from engine.policy import CostAware, Costs, Fixed
+from engine.costs import Costs
+from engine.policy import CostAware, Fixed
 from engine.replay import RunLengths, rounds_adaptive, totals
 
 RECORD = json.loads((Path(__file__).parent / "data" / "run_lengths.json").read_text("utf-8"))

@@ -6,18 +6,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.events import Proposal, Round, Settings, Timings, Token, Verdict
-from engine.models.toy import ToyModel
+from engine.costs import Costs
+from engine.events import Settings
 from engine.policy import (
     GUESS,
     MEMORY,
     PROBE_EVERY,
-    WIDEST,
     Adaptive,
     CostAware,
-    Costs,
     Fixed,
-    pass_seconds,
     policy_for,
 )
 from tests.engine.tiny import finished, rounds, tiny_pair
@@ -275,80 +272,6 @@ def test_it_follows_a_text_that_turns_where_no_fixed_length_can():
     luck = [*easy, *hard, *easy, *hard]
     ours = speed_of(CostAware(8, CHEAP), CHEAP, luck)
     assert ours > max(speed_of(Fixed(gamma), CHEAP, luck) for gamma in range(9))
-
-
-# --- costs ---
-
-
-def timed(num_drafted, draft, overhead):
-    """A round that drafted that much, with a pass of one second."""
-    tokens = tuple(Token(1, "a") for _ in range(num_drafted))
-    seconds = Timings(
-        draft=draft,
-        verify=1.0,
-        sampling=0.0,
-        rule=0.0,
-        text=0.0,
-        bookkeeping=0.0,
-        total=1.0 + (draft or 0.0) + overhead,
-    )
-    verdict = Verdict(0, Token(1, "a"), "target")
-    return Round(0, num_drafted, Proposal(tokens), verdict, (), (), "", seconds, 0, 0)
-
-
-def test_costs_are_the_line_through_the_shortest_and_longest_drafts():
-    recorded = [timed(1, 5.0, 0.5), timed(1, 7.0, 0.6), timed(1, 90.0, 0.7)]
-    recorded += [timed(4, 13.0, 0.6), timed(0, 0.2, 0.1), timed(0, 0.4, 0.3)]
-    costs = Costs.of([1.0, 1.5, 2.0, 2.5, 3.0], recorded)
-    assert costs.passes == (1.0, 1.5, 2.0, 2.5, 3.0)
-    assert costs.draft_step == pytest.approx(2.0)  # (13 - median 7) / 3
-    assert costs.draft_start == pytest.approx(5.0)
-    assert costs.overhead == pytest.approx(0.6)
-    assert costs.plain_overhead == pytest.approx(0.2)
-    assert costs.round_seconds(0) == pytest.approx(1.2)
-    assert costs.round_seconds(4) == pytest.approx(5.0 + 8.0 + 3.0 + 0.6)
-
-
-def test_rounds_of_one_length_give_a_line_through_nothing():
-    costs = Costs.of([1.0, 1.0, 1.0], [timed(2, 6.0, 0.5)])
-    assert (costs.draft_start, costs.draft_step) == (0.0, 3.0)
-    assert costs.overhead == costs.plain_overhead == pytest.approx(0.5)
-
-
-def test_a_longer_draft_that_seemed_cheaper_is_not_below_zero():
-    costs = Costs.of([1.0] * 5, [timed(1, 4.0, 0.5), timed(4, 3.0, 0.5)])
-    assert costs.draft_step > 0
-    assert costs.draft_start >= 0
-
-
-def test_a_method_that_never_drafted_costs_nothing_to_draft():
-    costs = Costs.of([1.0, 1.0], [timed(0, None, 0.2)])
-    assert (costs.draft_start, costs.draft_step) == (0.0, 0.0)
-    assert costs.overhead == costs.plain_overhead == pytest.approx(0.2)
-    assert Costs.of([1.0], []).round_seconds(0) == 1.0
-
-
-@pytest.mark.parametrize(
-    ("max_length", "widths"), [(4096, WIDEST), (WIDEST, WIDEST - 1), (4, 3), (2, 1)]
-)
-def test_passes_are_measured_up_to_what_the_model_can_read(max_length, widths):
-    model = ToyModel(8, max_length=max_length)
-    seen = []
-    read = model.read
-
-    def watched(ids, *, want=1):
-        reading = read(ids, want=want)
-        assert len(ids) <= max_length
-        seen.append((want, reading.num_forwarded))
-        return reading
-
-    model.read = watched
-    seconds = pass_seconds(model)
-    assert len(seconds) == widths
-    assert all(value > 0 for value in seconds)
-    timed_passes = seen[1::2]  # the others go back to the same context
-    assert {want for want, _ in timed_passes} == set(range(1, widths + 1))
-    assert all(want == forwarded for want, forwarded in timed_passes)
 
 
 @pytest.mark.parametrize(

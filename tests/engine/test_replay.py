@@ -6,10 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from engine.costs import Costs
 from engine.decode import never
 from engine.events import Settings
 from engine.models.toy import ToyModel
-from engine.policy import Adaptive, CostAware, Costs, Fixed
+from engine.policy import Adaptive, CostAware, Fixed
 from engine.proposers.prompt_lookup import find_latest
 from engine.replay import (
     Played,

@@ -6,12 +6,12 @@ import pytest
 import torch
 
 from engine.catalog import load
+from engine.costs import WIDEST
 from engine.device import choose_device
 from engine.errors import PlaygroundError
 from engine.events import Settings, Started
 from engine.models import linear
 from engine.models.toy import ToyModel
-from engine.policy import WIDEST
 from engine.request import check_settings
 from engine.runtime import describe_place, load_pair, measure
 from tests.engine.tiny import CPU, METHODS, finished, rounds, tiny_pair, toy_pair
