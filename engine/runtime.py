@@ -33,6 +33,7 @@ from engine.models.base import LanguageModel
 from engine.models.checkpoint import ran_out
 from engine.models.gemma_assistant import Assistant
 from engine.models.source import Progress, Report, silent
+from engine.models.static import StaticModel
 from engine.policy import Fixed, Policy, policy_for
 from engine.proposers.base import Proposer
 from engine.proposers.draft_model import DraftModel
@@ -336,6 +337,8 @@ def load_pair(
         held = held_bytes(loaded.target, loaded.draft, loaded.mtp, loaded.eagle3)
         loaded.where["memory_gb"] = f"{held / 1e9:.2f}"
         loaded.recost(measure(loaded))
+        if isinstance(parts.target, StaticModel):  # measuring has run passes of every width
+            loaded.where["passes"] = parts.target.describe()
         report(Progress("ready", 1.0, name))
         return loaded
 

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from engine.models.base import Reading, SharedKV, Tap, num_kept
@@ -26,6 +26,13 @@ MOST_PENDING = 8
 
 _FINAL_NORMS = ("norm", "embedding_norm", "final_layernorm", "final_layer_norm", "ln_f")
 """What libraries call the last norm of a trunk."""
+
+
+def final_norm(model: PreTrainedModel) -> nn.Module | None:
+    """Return the last norm of a model's trunk, where it has one under a known name."""
+    decoder: Any = model.get_decoder()
+    found = (getattr(decoder, name, None) for name in _FINAL_NORMS)
+    return next((norm for norm in found if norm is not None), None)
 
 
 class HFModel:
@@ -41,9 +48,7 @@ class HFModel:
         self._cache = cache_for(model)
         self._held: list[int] = []
         self._before_norm: Tensor | None = None
-        decoder: Any = model.get_decoder()
-        names = [name for name in _FINAL_NORMS if hasattr(decoder, name)]
-        self._norm: Any = getattr(decoder, names[0]) if names else None
+        self._norm = final_norm(model)
 
     @property
     def knows_pre_norm(self) -> bool:

@@ -26,7 +26,9 @@ from torch import Tensor, nn
 Apply = Callable[[Tensor], Tensor]
 """x [..., in] -> [..., out]."""
 
-_TYPICAL_ROWS = 8  # the row count oneDNN optimises its layout for
+_LAYOUT_ROWS = 64
+"""The row count oneDNN chooses its layout for: measured 1 to 6 % faster over 1 to 9 rows than the
+layout for 8, with AVX2 and with AVX-512."""
 
 
 class PackedLinear(nn.Module):
@@ -41,7 +43,7 @@ class PackedLinear(nn.Module):
         super().__init__()
         self.out_features, self.in_features = weight.shape
         self.bias = bias
-        self._packed = _ops()._reorder_linear_weight(weight.detach().contiguous(), _TYPICAL_ROWS)
+        self._packed = _ops()._reorder_linear_weight(weight.detach().contiguous(), _LAYOUT_ROWS)
         self._doubles = steady and self._single_rows_differ()
 
     def forward(self, x: Tensor) -> Tensor:

@@ -23,9 +23,10 @@ from transformers import AutoTokenizer, PreTrainedModel
 from transformers.utils.logging import disable_progress_bar
 
 from engine.errors import PlaygroundError
-from engine.models import checkpoint, lean, linear
+from engine.models import checkpoint, lean, linear, static
 from engine.models.base import LanguageModel
 from engine.models.checkpoint import Plan
+from engine.models.graphs import CudaRecorder
 from engine.models.hf import HFModel
 from engine.models.hub import gguf_file
 from engine.models.mtp_module import MTPModule, load_module, placed_like
@@ -74,9 +75,11 @@ def load_codec(folder: Path, model: PreTrainedModel) -> HFCodec:
 
 
 def prepare(model: PreTrainedModel) -> LanguageModel:
-    """Wrap a target for reading: the lean forward where it applies; weights may move out."""
+    """Wrap a target for reading: the fastest way that applies to it; weights may move out."""
     if lean.supports(model):
         return lean.LeanLlama(model, drop=True)
+    if model.device.type == "cuda" and static.supports(model):
+        return static.StaticModel(model, CudaRecorder(model.device))
     if model.device.type == "cpu" and model.dtype == torch.float32:
         linear.pack(model)
     return HFModel(model)

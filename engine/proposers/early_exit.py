@@ -20,6 +20,7 @@ from engine.models.base import LanguageModel
 from engine.models.cache import attends
 from engine.models.hf import HFModel
 from engine.models.lean import LeanLlama
+from engine.models.static import StaticModel
 
 
 def exits(target: LanguageModel) -> range:
@@ -29,7 +30,7 @@ def exits(target: LanguageModel) -> range:
     """
     if isinstance(target, LeanLlama):
         return range(1, target.num_layers + 1)
-    if not isinstance(target, HFModel):
+    if not isinstance(target, HFModel | StaticModel):
         return range(0)
     kinds = attends(target.model)
     return range(kinds.index(True) + 1, len(kinds) + 1) if any(kinds) else range(0)
@@ -44,7 +45,7 @@ def first_layers(target: LanguageModel, count: int) -> LanguageModel:
         raise ValueError(f"{type(target).__name__} cannot be left after {count} layers")
     if isinstance(target, LeanLlama):
         return target.first_layers(count)
-    assert isinstance(target, HFModel)
+    assert isinstance(target, HFModel | StaticModel)
     return HFModel(shortened(target.model, count))
 
 

@@ -1,0 +1,307 @@
+"""A transformers model over a cache of fixed places: what a GPU can record once and replay.
+
+Contract: see `models/base`. Keys and values lie in buffers of a *bucket*'s length that never move
+while the bucket lasts; the position is one number on the device, so rolling back is one write. A
+pass over few tokens (at most `MOST_ROWS`) reads its tokens from a fixed buffer, and a `Recorder`
+may record it (`models/graphs`); longer ones, the prompt's, run as they come. Nothing in a short
+pass looks at the position on the host.
+
+Attention takes the heads that share keys as rows of one product, so that no key is copied for a
+short pass, and fused kernels take 2 to 16 tokens as they take one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import scaled_dot_product_attention
+from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
+from transformers.cache_utils import Cache, StaticLayer
+from transformers.masking_utils import sdpa_mask
+
+from engine.models.base import Reading, Tap, num_kept
+from engine.models.hf import final_norm
+
+MOST_ROWS = 16
+"""Tokens of the longest pass with a fixed shape."""
+
+FIRST_BUCKET = 512
+STEP = 64
+"""A bucket that does not fit is tried again with no more room than this many places to spare."""
+
+NAME = "draftlight_grouped"
+
+_STATIC_ROPES = {"default", "linear", "llama3", "yarn"}  # the others look at the position
+_ATTENTION = {"full_attention"}
+
+Pass = Callable[[], tuple[Tensor, ...]]
+"""A pass over fixed buffers: logits [n, V], then the tapped states [n, D]."""
+
+
+class Recorder(Protocol):
+    """Makes a pass fast that is run again and again over the same buffers."""
+
+    def __call__(self, run: Pass) -> Pass:
+        """Return what gives the same as `run`; its results are overwritten by the next call."""
+        ...
+
+    def describe(self) -> str:
+        """Say how passes run."""
+        ...
+
+
+class Unrecorded:
+    """Records nothing."""
+
+    def __call__(self, run: Pass) -> Pass:
+        """Return the pass as it is."""
+        return run
+
+    def describe(self) -> str:
+        """Say how passes run."""
+        return "as they come"
+
+
+def supports(model: PreTrainedModel) -> bool:
+    """Return whether this model's passes have fixed shapes: full attention, positions known.
+
+    `_can_compile_fullgraph` is the library's own word for a forward without a look at the host.
+    """
+    config = model.config.get_text_config()
+    kinds = set(getattr(config, "layer_types", None) or _ATTENTION)
+    rotary = getattr(model.get_decoder(), "rotary_emb", None)
+    return (
+        bool(getattr(model, "_can_compile_fullgraph", False))
+        and kinds == _ATTENTION
+        and getattr(rotary, "rope_type", "") in _STATIC_ROPES
+        and not hasattr(config, "kv_lora_rank")
+        and not getattr(config, "sliding_window", None)
+        and not getattr(config, "attn_logit_softcapping", None)
+        and len({p.device for p in model.parameters()}) == 1
+    )
+
+
+class StaticModel:
+    """A `LanguageModel` around a `PreTrainedModel` that `supports` names."""
+
+    def __init__(self, model: PreTrainedModel, record: Recorder | None = None) -> None:
+        self.model = model.eval().requires_grad_(False)
+        self.model.set_attn_implementation(NAME)
+        config = model.config.get_text_config()
+        self.vocab_size = int(config.vocab_size)
+        self.max_length = int(config.max_position_embeddings)
+        self.device = model.device
+        self._record = record or Unrecorded()
+        self._num_layers = int(config.num_hidden_layers)
+        width = (
+            getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+        )
+        self._row = (int(config.num_key_value_heads), int(width))
+        self._before_norm: Tensor | None = None
+        if (norm := final_norm(model)) is not None:
+            norm.register_forward_pre_hook(self._keep)
+        self._taps: tuple[Tap, ...] = ()
+        self._held: list[int] = []
+        self._position = torch.zeros(1, dtype=torch.long, device=self.device)
+        self._ids = torch.zeros(1, MOST_ROWS, dtype=torch.long, device=self.device)
+        self._cache: Cache | None = None
+        self._capacity = 0
+        self._passes: dict[tuple[int, tuple[Tap, ...]], Pass] = {}
+
+    @property
+    def knows_pre_norm(self) -> bool:
+        """Whether the state before the final norm can be tapped."""
+        return final_norm(self.model) is not None
+
+    @property
+    def capacity(self) -> int:
+        """Places of the bucket in use; 0 before the first read."""
+        return self._capacity
+
+    def describe(self) -> str:
+        """Say how short passes run."""
+        return self._record.describe()
+
+    def tap(self, taps: tuple[Tap, ...]) -> None:
+        """Choose the hidden states that `read` returns."""
+        if "pre_norm" in taps and not self.knows_pre_norm:
+            raise ValueError(f"{type(self.model).__name__} has no state at 'pre_norm'")
+        self._taps = taps
+
+    def forget(self) -> None:
+        """Drop what was read: the next read starts cold, in the same bucket."""
+        self._held = []
+
+    @torch.inference_mode()
+    def read(
+        self,
+        token_ids: Sequence[int],
+        *,
+        want: int = 1,
+        features: int = 0,
+        committed: int | None = None,
+    ) -> Reading:
+        """Have read `token_ids`; return logits and features of the last positions."""
+        ids = list(token_ids)
+        kept = num_kept(self._held, ids, want=want, features=features)
+        num_rolled_back = len(self._held) - kept
+        self._held = ids[:kept]  # holds should the pass fail: what it wrote lies behind
+        self._make_room(len(ids))
+        self._position.fill_(kept)
+        taps = self._taps if features else ()
+        logits, *states = self._forward(ids[kept:], max(want, features if taps else 0), taps)
+        self._held = ids
+        rows = [state[-features:] for state in states]
+        return Reading(
+            logits=logits[-want:].clone(),  # a recorded pass writes into the same place next time
+            features=torch.cat(rows, dim=-1) if rows else _NOTHING,
+            num_rolled_back=num_rolled_back,
+            num_forwarded=len(ids) - kept,
+        )
+
+    def _forward(self, fresh: list[int], want: int, taps: tuple[Tap, ...]) -> tuple[Tensor, ...]:
+        n = len(fresh)
+        ids = torch.tensor([fresh])
+        if n > MOST_ROWS:
+            return self._run(ids.to(self.device), want, taps, len(self._held) + n)
+        self._ids[:, :n].copy_(ids, non_blocking=True)
+        known = self._passes.get((n, taps))
+        if known is None:
+            capacity = self._capacity
+            known = self._record(lambda: self._run(self._ids[:, :n], n, taps, capacity))
+            self._passes[n, taps] = known
+        return known()
+
+    def _run(
+        self, ids: Tensor, want: int, taps: tuple[Tap, ...], length: int
+    ) -> tuple[Tensor, ...]:
+        """Run the library's forward at the position on the device.
+
+        ids [1, n]; of the bucket the first `length` places are looked at.
+        """
+        n = ids.shape[1]
+        places = self._position + torch.arange(n, device=self.device)  # [n]
+        columns = torch.arange(length, device=self.device)
+        mask = columns[None] <= places[:, None]  # [n, length]
+        out = self.model(
+            input_ids=ids,
+            attention_mask=mask[None, None],
+            position_ids=places[None],
+            cache=self._cache,
+            use_cache=True,
+            logits_to_keep=want,
+            output_hidden_states=bool(taps),
+        )
+        known: dict[Tap, Any] = {"final": -1}
+        states = [
+            self._before_norm if tap == "pre_norm" else out.hidden_states[known.get(tap, tap)]
+            for tap in taps
+        ]
+        return (out.logits[0], *(state[0] for state in states if state is not None))
+
+    def _keep(self, _: nn.Module, args: tuple[Tensor, ...]) -> None:
+        """Remember what the final norm is given."""
+        self._before_norm = args[0]
+
+    def _make_room(self, length: int) -> None:
+        """Move to a larger bucket where `length` does not fit; what was recorded goes with it."""
+        if length <= self._capacity:
+            return
+        wanted = max(FIRST_BUCKET, self._capacity)
+        while wanted < length:
+            wanted *= 2
+        roomy = min(wanted, _up(self.max_length))
+        try:
+            self._move(roomy)
+        except torch.OutOfMemoryError:
+            if roomy == _up(length):
+                raise
+            self._move(_up(length))
+
+    def _move(self, capacity: int) -> None:
+        """Copy what is held into a bucket of `capacity` places."""
+        like = next(self.model.parameters())
+        heads, width = self._row
+        layers = [
+            _Layer(self._position, like.new_zeros((2, 1, heads, capacity, width)))
+            for _ in range(self._num_layers)
+        ]
+        if self._cache is not None:
+            held = len(self._held)
+            for layer, old in zip(layers, self._cache.layers, strict=True):
+                layer.keys[:, :, :held] = old.keys[:, :, :held]
+                layer.values[:, :, :held] = old.values[:, :, :held]
+        self._passes.clear()  # what was recorded writes into the old buffers
+        self._cache = Cache(layers=layers)
+        self._capacity = capacity
+
+
+class _Layer(StaticLayer):
+    """One layer's keys and values; they go where the model's position says, not an own count."""
+
+    def __init__(self, position: Tensor, buffers: Tensor) -> None:
+        """Take buffers [2, 1, KV, capacity, D], all zeros.
+
+        A masked place has weight 0, and 0 times whatever memory held before may be NaN.
+        """
+        super().__init__(max_cache_len=buffers.shape[3])
+        self.cumulative_length = position
+        self.keys, self.values = buffers[0], buffers[1]
+        self.device, self.is_initialized = buffers.device, True
+
+    def update(
+        self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
+    ) -> tuple[Tensor, Tensor]:
+        """Write new keys and values [1, KV, n, D] at the position; return the buffers."""
+        n = key_states.shape[2]
+        places = self.cumulative_length + torch.arange(n, device=key_states.device)
+        self.keys.index_copy_(2, places, key_states)
+        self.values.index_copy_(2, places, value_states)
+        return self.keys, self.values
+
+
+def grouped_attention(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    dropout: float = 0.0,
+    scaling: float | None = None,
+    **kwargs: Any,
+) -> tuple[Tensor, None]:
+    """Attend to the keys that the mask has columns for; without a mask to all, causally.
+
+    query [1, H, n, D], key and value [1, KV, L, D], mask [1, 1, n, at most L] -> [1, n, H, D], None
+    (the signature is transformers' own).
+    """
+    _, heads, n, width = query.shape
+    groups = heads // key.shape[1]
+    mask = attention_mask
+    if mask is None and n > 1:
+        length = key.shape[2]
+        mask = query.new_ones(n, length, dtype=torch.bool).tril(length - n)[None, None]
+    if mask is not None:
+        key, value = key[:, :, : mask.shape[-1]], value[:, :, : mask.shape[-1]]
+    if n <= MOST_ROWS:
+        query = query.reshape(1, key.shape[1], groups * n, width)
+        mask = mask if mask is None else mask.repeat(1, 1, groups, 1)  # row g * n + i
+    else:
+        key, value = key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)
+    out = scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=scaling)
+    return out.reshape(1, heads, n, -1).transpose(1, 2).contiguous(), None
+
+
+AttentionInterface.register(NAME, grouped_attention)
+AttentionMaskInterface.register(NAME, sdpa_mask)
+
+
+def _up(length: int) -> int:
+    """Round up to whole steps: fused attention kernels want aligned rows of a mask."""
+    return -(-length // STEP) * STEP
+
+
+_NOTHING = torch.empty(0, 0)
