@@ -31,6 +31,7 @@ from engine.models.hf import HFModel
 from engine.models.hub import gguf_file
 from engine.models.mtp_module import MTPModule, load_module, placed_like
 from engine.models.source import appearing, cache_folder
+from engine.models.static_chain import StaticChain, supports_chain
 from engine.proposers.mtp import Chain, Depth, MTPParts
 from engine.text import HFCodec
 
@@ -130,7 +131,7 @@ def load_mtp(
     """Load an MTP module for `target`; `head_weight` [V, D] is the target's output matrix."""
     module, vocab = load_module(folder, target.config)
     device = head_weight.device
-    chain: Chain = placed_like(module, head_weight)
+    chain = _chain(placed_like(module, head_weight), device)
     if device.type == "cpu":
         chain = lean.LeanMTP(module, linear.int8 if int8 else linear.packed)
     vocab = None if vocab is None else vocab.to(device)
@@ -177,7 +178,7 @@ def native_parts(
             linear.pack(module)
         own = module.head if module.head is not None else shared
         head = nn.Sequential(module.norm, own) if module.family.raw else own
-        depths.append(Depth(module.to(device), head))
+        depths.append(Depth(_chain(module.to(device), device), head))
     first, *deeper = depths
     # Else the matrix that the packed one was made of would stay in memory for it.
     free = not packs or head_weight.data_ptr() == target.get_input_embeddings().weight.data_ptr()
@@ -192,6 +193,13 @@ def native_parts(
         deeper=tuple(deeper),
         cut=partial(cut_head, head_weight, None, int8) if cuttable else None,
     )
+
+
+def _chain(module: MTPModule, device: torch.device) -> Chain:
+    """Return what runs a module: passes that a GPU replays, where it has fixed shapes."""
+    if device.type == "cuda" and supports_chain(module):
+        return StaticChain(module, CudaRecorder(device))
+    return module
 
 
 def draft_vocab(bundled: Path) -> Tensor | None:

@@ -117,13 +117,24 @@ class MTPModule(nn.Module):
 
         -> [B, T, D], what is chained: behind the last norm, or before it (`Family.raw`).
         """
-        if first == 0 and self.family.masks_first:
-            embeddings = torch.cat([torch.zeros_like(embeddings[:, :1]), embeddings[:, 1:]], 1)
-        x = self.mix(embeddings, hidden)
-        num_rows = x.shape[1]
-        positions = torch.arange(first, first + num_rows, device=x.device)[None]
+        embeddings = self.masked(embeddings, first)
+        num_rows = embeddings.shape[1]
+        positions = torch.arange(first, first + num_rows, device=embeddings.device)[None]
         held = int(cache.get_seq_length()) if cache is not None else 0
-        mask = causal_mask(x, held, self.window)
+        mask = causal_mask(embeddings, held, self.window)
+        return self.at(embeddings, hidden, positions, mask, cache)
+
+    def masked(self, embeddings: Tensor, first: int) -> Tensor:
+        """Return what the module sees of embeddings [B, T, D]: some families hide position 0's."""
+        if first or not self.family.masks_first:
+            return embeddings
+        return torch.cat([torch.zeros_like(embeddings[:, :1]), embeddings[:, 1:]], 1)
+
+    def at(
+        self, embeddings: Tensor, hidden: Tensor, positions: Tensor, mask: Tensor | None, cache: Any
+    ) -> Tensor:
+        """Run rows at `positions` [1, T] that see what `mask` says.  -> [B, T, D]"""
+        x = self.mix(embeddings, hidden)
         x = self.block(
             x,
             attention_mask=mask,

@@ -1,10 +1,8 @@
 """A transformers model over a cache of fixed places: what a GPU can record once and replay.
 
-Contract: see `models/base`. Keys and values lie in buffers of a *bucket*'s length that never move
-while the bucket lasts; the position is one number on the device, so rolling back is one write. A
-pass over few tokens (at most `MOST_ROWS`) reads its tokens from a fixed buffer, and a `Recorder`
-may record it (`models/graphs`); longer ones, the prompt's, run as they come. Nothing in a short
-pass looks at the position on the host.
+Contract: see `models/base`. Keys and values lie in a `Bucket`. A pass over few tokens (at most
+`MOST_ROWS`) reads its tokens from a fixed buffer, and a `Recorder` may record it (`models/graphs`);
+longer ones, the prompt's, run as they come. Nothing in a short pass looks at the host.
 
 Attention takes the heads that share keys as rows of one product, so that no key is copied for a
 short pass, and fused kernels take 2 to 16 tokens as they take one.
@@ -19,18 +17,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
-from transformers.cache_utils import Cache, StaticLayer
 from transformers.masking_utils import sdpa_mask
 
 from engine.models.base import Reading, Tap, num_kept
+from engine.models.bucket import Bucket, Shape
 from engine.models.hf import final_norm
 
 MOST_ROWS = 16
 """Tokens of the longest pass with a fixed shape."""
-
-FIRST_BUCKET = 512
-STEP = 64
-"""A bucket that does not fit is tried again with no more room than this many places to spare."""
 
 NAME = "draftlight_grouped"
 
@@ -95,20 +89,14 @@ class StaticModel:
         self.max_length = int(config.max_position_embeddings)
         self.device = model.device
         self._record = record or Unrecorded()
-        self._num_layers = int(config.num_hidden_layers)
-        width = (
-            getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-        )
-        self._row = (int(config.num_key_value_heads), int(width))
+        shape = Shape.of(config, int(config.num_hidden_layers))
+        self._bucket = Bucket(shape, next(model.parameters()), self.max_length)
         self._before_norm: Tensor | None = None
         if (norm := final_norm(model)) is not None:
             norm.register_forward_pre_hook(self._keep)
         self._taps: tuple[Tap, ...] = ()
         self._held: list[int] = []
-        self._position = torch.zeros(1, dtype=torch.long, device=self.device)
         self._ids = torch.zeros(1, MOST_ROWS, dtype=torch.long, device=self.device)
-        self._cache: Cache | None = None
-        self._capacity = 0
         self._passes: dict[tuple[int, tuple[Tap, ...]], Pass] = {}
 
     @property
@@ -119,7 +107,7 @@ class StaticModel:
     @property
     def capacity(self) -> int:
         """Places of the bucket in use; 0 before the first read."""
-        return self._capacity
+        return self._bucket.capacity
 
     def describe(self) -> str:
         """Say how short passes run."""
@@ -149,8 +137,9 @@ class StaticModel:
         kept = num_kept(self._held, ids, want=want, features=features)
         num_rolled_back = len(self._held) - kept
         self._held = ids[:kept]  # holds should the pass fail: what it wrote lies behind
-        self._make_room(len(ids))
-        self._position.fill_(kept)
+        if self._bucket.make_room(len(ids), kept):
+            self._passes.clear()  # what was recorded writes into the old buffers
+        self._bucket.stand_at(kept)
         taps = self._taps if features else ()
         logits, *states = self._forward(ids[kept:], max(want, features if taps else 0), taps)
         self._held = ids
@@ -170,7 +159,7 @@ class StaticModel:
         self._ids[:, :n].copy_(ids, non_blocking=True)
         known = self._passes.get((n, taps))
         if known is None:
-            capacity = self._capacity
+            capacity = self._bucket.capacity
             known = self._record(lambda: self._run(self._ids[:, :n], n, taps, capacity))
             self._passes[n, taps] = known
         return known()
@@ -178,19 +167,16 @@ class StaticModel:
     def _run(
         self, ids: Tensor, want: int, taps: tuple[Tap, ...], length: int
     ) -> tuple[Tensor, ...]:
-        """Run the library's forward at the position on the device.
+        """Run the library's forward where the bucket stands.
 
         ids [1, n]; of the bucket the first `length` places are looked at.
         """
         n = ids.shape[1]
-        places = self._position + torch.arange(n, device=self.device)  # [n]
-        columns = torch.arange(length, device=self.device)
-        mask = columns[None] <= places[:, None]  # [n, length]
         out = self.model(
             input_ids=ids,
-            attention_mask=mask[None, None],
-            position_ids=places[None],
-            cache=self._cache,
+            attention_mask=self._bucket.seen(n, length),
+            position_ids=self._bucket.places(n)[None],
+            cache=self._bucket.cache,
             use_cache=True,
             logits_to_keep=want,
             output_hidden_states=bool(taps),
@@ -205,62 +191,6 @@ class StaticModel:
     def _keep(self, _: nn.Module, args: tuple[Tensor, ...]) -> None:
         """Remember what the final norm is given."""
         self._before_norm = args[0]
-
-    def _make_room(self, length: int) -> None:
-        """Move to a larger bucket where `length` does not fit; what was recorded goes with it."""
-        if length <= self._capacity:
-            return
-        wanted = max(FIRST_BUCKET, self._capacity)
-        while wanted < length:
-            wanted *= 2
-        roomy = min(wanted, _up(self.max_length))
-        try:
-            self._move(roomy)
-        except torch.OutOfMemoryError:
-            if roomy == _up(length):
-                raise
-            self._move(_up(length))
-
-    def _move(self, capacity: int) -> None:
-        """Copy what is held into a bucket of `capacity` places."""
-        like = next(self.model.parameters())
-        heads, width = self._row
-        layers = [
-            _Layer(self._position, like.new_zeros((2, 1, heads, capacity, width)))
-            for _ in range(self._num_layers)
-        ]
-        if self._cache is not None:
-            held = len(self._held)
-            for layer, old in zip(layers, self._cache.layers, strict=True):
-                layer.keys[:, :, :held] = old.keys[:, :, :held]
-                layer.values[:, :, :held] = old.values[:, :, :held]
-        self._passes.clear()  # what was recorded writes into the old buffers
-        self._cache = Cache(layers=layers)
-        self._capacity = capacity
-
-
-class _Layer(StaticLayer):
-    """One layer's keys and values; they go where the model's position says, not an own count."""
-
-    def __init__(self, position: Tensor, buffers: Tensor) -> None:
-        """Take buffers [2, 1, KV, capacity, D], all zeros.
-
-        A masked place has weight 0, and 0 times whatever memory held before may be NaN.
-        """
-        super().__init__(max_cache_len=buffers.shape[3])
-        self.cumulative_length = position
-        self.keys, self.values = buffers[0], buffers[1]
-        self.device, self.is_initialized = buffers.device, True
-
-    def update(
-        self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
-    ) -> tuple[Tensor, Tensor]:
-        """Write new keys and values [1, KV, n, D] at the position; return the buffers."""
-        n = key_states.shape[2]
-        places = self.cumulative_length + torch.arange(n, device=key_states.device)
-        self.keys.index_copy_(2, places, key_states)
-        self.values.index_copy_(2, places, value_states)
-        return self.keys, self.values
 
 
 def grouped_attention(
@@ -297,11 +227,6 @@ def grouped_attention(
 
 AttentionInterface.register(NAME, grouped_attention)
 AttentionMaskInterface.register(NAME, sdpa_mask)
-
-
-def _up(length: int) -> int:
-    """Round up to whole steps: fused attention kernels want aligned rows of a mask."""
-    return -(-length // STEP) * STEP
 
 
 _NOTHING = torch.empty(0, 0)

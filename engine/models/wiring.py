@@ -20,6 +20,7 @@ from torch import Tensor
 
 from engine.models.base import LanguageModel
 from engine.models.mtp_module import MTPModule
+from engine.models.static_chain import StaticChain
 from engine.proposers.mtp import MTPParts
 
 PASSAGE = (
@@ -73,6 +74,8 @@ def check_wiring(target: LanguageModel, parts: MTPParts, token_ids: list[int]) -
     wanted = logits[1:].argmax(-1)  # [n - 1]: what follows token i + 1
     embeddings = parts.embedding(torch.tensor(token_ids[1:], device=target.device))
     module = parts.module
+    if isinstance(module, StaticChain):
+        module = module.module  # the same wiring, and one that can be changed for a moment
 
     def share(hidden: Tensor) -> float:
         out = module.run(embeddings, hidden[:-1], 0, module.new_cache())

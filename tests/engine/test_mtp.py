@@ -1,5 +1,6 @@
 """The MTP proposer equals a reference without any cache, and wrong wirings do not."""
 
+import copy
 import dataclasses
 import json
 
@@ -13,15 +14,19 @@ from engine.models.hf import HFModel
 from engine.models.lean import LeanMTP
 from engine.models.linear import TrimmedHead, packed
 from engine.models.mtp_module import MTPModule, checkpoint_name, load_module, module_config
+from engine.models.static_chain import StaticChain
 from engine.proposers.mtp import MTP
 from engine.sampling import Sampler
 from engine.training.mtp import depth_outputs
+from tests.engine.replaying import Replaying
 from tests.engine.tiny import llama, mtp_parts, run
 
 PROMPT = [5, 9, 1, 5, 9, 7, 3]
 TARGET = llama(noise=0.2)  # noise: norm weights of 1 would hide a missing norm
 PARTS = mtp_parts(TARGET)
 LEAN = dataclasses.replace(PARTS, module=LeanMTP(PARTS.module, packed))
+STATIC = dataclasses.replace(PARTS, module=StaticChain(copy.deepcopy(PARTS.module), Replaying()))
+KINDS = pytest.mark.parametrize("parts", [PARTS, LEAN, STATIC], ids=["library", "lean", "static"])
 
 
 class Watched(MTP):
@@ -63,7 +68,7 @@ def watched_run(gamma=4, temperature=0.0, *, parts=PARTS, **options):
     return proposer.seen, events
 
 
-@pytest.mark.parametrize("parts", [PARTS, LEAN], ids=["library", "lean"])
+@KINDS
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 @pytest.mark.parametrize("gamma", [1, 2, 4])
 def test_every_proposal_of_a_run_equals_the_reference_without_a_cache(gamma, temperature, parts):
@@ -74,7 +79,7 @@ def test_every_proposal_of_a_run_equals_the_reference_without_a_cache(gamma, tem
         assert torch.allclose(draft.logits, expected, atol=1e-4)
 
 
-@pytest.mark.parametrize("parts", [PARTS, LEAN], ids=["library", "lean"])
+@KINDS
 def test_drafting_for_itself_in_all_accept_rounds_equals_the_reference_too(parts):
     """Under a rule that accepts everything, entries must still be made again from true features."""
     from engine.verify import verify

@@ -9,8 +9,6 @@ import dataclasses
 import pytest
 import torch
 from hypothesis import given, settings
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 from transformers import (
     DeepseekV3Config,
     DeepseekV3ForCausalLM,
@@ -22,10 +20,16 @@ from transformers import (
 
 from engine.events import Settings
 from engine.models import static
+from engine.models.bucket import FIRST, STEP, Bucket
 from engine.models.hf import HFModel
-from engine.models.static import FIRST_BUCKET, STEP, StaticModel
+from engine.models.native_mtp import load_native
+from engine.models.static import StaticModel
+from engine.models.static_chain import StaticChain, supports_chain
+from tests.engine import families
+from tests.engine.families import Reference, write
+from tests.engine.replaying import Replaying
 from tests.engine.test_cache import next_context, steps
-from tests.engine.tiny import VOCAB, finished, llama, rounds, tiny_pair
+from tests.engine.tiny import VOCAB, finished, llama, mtp_parts, rounds, tiny_pair
 
 SMALL = {
     "vocab_size": VOCAB,
@@ -38,50 +42,6 @@ SMALL = {
     "initializer_range": 0.3,
 }
 TAPS = ("final", 1, "pre_norm")
-
-
-class Replaying:
-    """A recorder that does what a CUDA graph does: repeat operations on memory that stays put.
-
-    What the host looks at while recording would stay as it was, so looking is an error.
-    """
-
-    def __init__(self):
-        self.recorded = 0
-        self.replayed = 0
-
-    def __call__(self, run):
-        self.recorded += 1
-        with _Tape() as tape:
-            results = run()
-
-        def replay():
-            self.replayed += 1
-            for operation, args, kwargs, kept in tape.steps:
-                for old, new in zip(kept, tree_leaves(operation(*args, **kwargs)), strict=True):
-                    if isinstance(old, torch.Tensor) and old.data_ptr() != new.data_ptr():
-                        old.copy_(new)
-            return results
-
-        return replay
-
-    def describe(self):
-        return "replayed"
-
-
-class _Tape(TorchDispatchMode):
-    """Every operation with its arguments and the memory of its results."""
-
-    def __init__(self):
-        super().__init__()
-        self.steps = []
-
-    def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
-        if operation in (torch.ops.aten._local_scalar_dense.default, torch.ops.aten.equal.default):
-            raise AssertionError("the pass looks at a number on the device")
-        out = operation(*args, **(kwargs or {}))
-        self.steps.append((operation, args, kwargs or {}, tree_leaves(out)))
-        return out
 
 
 def made(kind, config, **changes):
@@ -132,7 +92,7 @@ def test_long_contexts_grow_through_buckets_and_keep_what_they_hold(name):
     numbers = torch.randint(0, VOCAB, (1300,), generator=torch.Generator().manual_seed(0)).tolist()
     model, reference = StaticModel(NETWORKS[name](), Replaying()), HFModel(NETWORKS[name]())
     seen = []
-    for length in (400, 403, FIRST_BUCKET, FIRST_BUCKET + 2, 700, 1024, 1027, 600, 1300):
+    for length in (400, 403, FIRST, FIRST + 2, 700, 1024, 1027, 600, 1300):
         reference.forget()
         expected = reference.read(numbers[:length], want=3).logits
         reading = model.read(numbers[:length], want=3)
@@ -194,14 +154,14 @@ def test_a_bucket_that_does_not_fit_is_tried_again_without_room_to_spare(failing
     model = StaticModel(llama(max_length=4096), Replaying())
     ids = [1, 2, 3] * 200
     model.read(ids[:500])
-    move = StaticModel._move
+    move = Bucket._move
 
-    def tight(self, capacity):
+    def tight(self, capacity, held):
         if failing or capacity > 700:
             raise torch.OutOfMemoryError("none left")
-        move(self, capacity)
+        move(self, capacity, held)
 
-    monkeypatch.setattr(StaticModel, "_move", tight)
+    monkeypatch.setattr(Bucket, "_move", tight)
     if failing:
         with pytest.raises(torch.OutOfMemoryError):
             model.read(ids)
@@ -275,3 +235,56 @@ def test_runs_are_those_of_the_library_s_cache(method, temperature):
         part: StaticModel(copy.deepcopy(model.model), Replaying()) for part, model in models.items()
     }
     assert run(dataclasses.replace(reference, **static_ones)) == run(reference)
+
+
+# --- chains ---
+
+
+@pytest.mark.parametrize("family", ["bundled", "window", *families.FAMILIES])
+def test_a_chain_gives_what_its_module_gives(family, tmp_path):
+    module = module_of(family, tmp_path)
+    if not supports_chain(module):
+        assert family in OTHERWISE
+        return
+    assert family not in OTHERWISE
+    record = Replaying()
+    chain, library = StaticChain(copy.deepcopy(module), record), module
+    width = module.projection.weight.shape[0]
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(2):  # a second run takes the buffers over
+        ours, theirs = chain.new_cache(), library.new_cache()
+        held = 0
+        for n, drop in ((20, 0), (1, 0), (3, 2), (1, 0), (3, 1), (490, 3), (5, 0), (1, 0)):
+            embeddings, hidden = torch.randn(2, n, width, generator=generator)
+            with torch.inference_mode():
+                expected = library.run(embeddings, hidden, held, theirs)
+            got = chain.run(embeddings, hidden, held, ours)
+            assert torch.allclose(got, expected, atol=1e-4)
+            held += n - drop
+            assert ours.crop(held) == theirs.crop(held) == drop
+    # 1, 3 before the bucket grows; 5, 1 after; then 1, 3 again.
+    assert record.recorded == 5
+
+
+OTHERWISE = {"qwen3-next", "deepseek", "glm"}
+"""They choose among experts, or keep no keys and values of equal width."""
+
+
+def module_of(family, folder):
+    if family in ("bundled", "window"):
+        module = copy.deepcopy(mtp_parts(llama(noise=0.2)).module)
+        module.window = 5 if family == "window" else None
+        return module
+    model = families.FAMILIES[family][0]()
+    (module,) = load_native(
+        write(folder / family, model, Reference(family, model).tensors()), model
+    )
+    return module
+
+
+def test_a_cache_that_was_replaced_is_refused():
+    chain = StaticChain(copy.deepcopy(mtp_parts(llama()).module))
+    old = chain.new_cache()
+    chain.new_cache()
+    with pytest.raises(ValueError, match="another run"):
+        chain.run(torch.zeros(1, 32), torch.zeros(1, 32), 0, old)
