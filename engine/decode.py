@@ -27,11 +27,12 @@ from engine.events import (
     Token,
     Verified,
 )
+from engine.fused import step_for
 from engine.models.base import LanguageModel
 from engine.policy import Policy, policy_for
 from engine.proposers.base import Context, Proposer
 from engine.sampling import Sampler, Streams
-from engine.step import Clock, EagerStep, Step
+from engine.step import Clock, Step
 from engine.text import Codec, Transcript
 from engine.verify import Rule, verify
 
@@ -56,7 +57,7 @@ def decode(
     """Run `started` and yield what happens; `streams` and `proposer` belong to this run alone."""
     settings = started.settings
     prompt = list(started.prompt_ids)
-    step = step or EagerStep(target, proposer, codec, Sampler(settings), streams, rule)
+    step = step or step_for(target, proposer, codec, Sampler(settings), streams, rule)
     policy = policy or policy_for(settings)
     transcript = Transcript(codec, settings.max_new_tokens, settings.stop)
     pending = _Features()

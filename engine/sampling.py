@@ -57,6 +57,10 @@ class Sampler:
         scores = self.scores(logits, token_ids)
         if self.settings.temperature == 0:
             return torch.zeros_like(scores).scatter_(1, largest(scores)[:, None], 1.0)
+        return self.warped(scores)
+
+    def warped(self, scores: Tensor) -> Tensor:
+        """Return the laws at temperatures above 0.  [n, V] -> [n, V]"""
         # These warpers never look at the ids.
         scores = self._warpers(torch.empty(0, dtype=torch.long), scores)
         return torch.softmax(scores, dim=-1)

@@ -10,8 +10,8 @@ short pass, and fused kernels take 2 to 16 tokens as they take one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, Protocol, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -31,8 +31,16 @@ NAME = "draftlight_grouped"
 _STATIC_ROPES = {"default", "linear", "llama3", "yarn"}  # the others look at the position
 _ATTENTION = {"full_attention"}
 
+MOST_CONTINUATIONS = 24
+"""How many are kept: a few laws at a few draft lengths."""
+
 Pass = Callable[[], tuple[Tensor, ...]]
-"""A pass over fixed buffers: logits [n, V], then the tapped states [n, D]."""
+"""A pass over fixed buffers: logits [want, V], the tapped states [n, D], what a `Then` gives."""
+
+Then = Callable[[Tensor], tuple[Tensor, ...]]
+"""What goes on with the wanted logits [want, V] as part of the same pass."""
+
+Made = TypeVar("Made")
 
 
 class Recorder(Protocol):
@@ -97,7 +105,8 @@ class StaticModel:
         self._taps: tuple[Tap, ...] = ()
         self._held: list[int] = []
         self._ids = torch.zeros(1, MOST_ROWS, dtype=torch.long, device=self.device)
-        self._passes: dict[tuple[int, tuple[Tap, ...]], Pass] = {}
+        self._passes: dict[tuple[object, ...], Pass] = {}
+        self._continuations: dict[Hashable, Any] = {}
 
     @property
     def knows_pre_norm(self) -> bool:
@@ -133,6 +142,33 @@ class StaticModel:
         committed: int | None = None,
     ) -> Reading:
         """Have read `token_ids`; return logits and features of the last positions."""
+        return self.read_then(token_ids, None, want=want, features=features)[0]
+
+    def continuation(self, key: Hashable, make: Callable[[], Made]) -> Made:
+        """Return what was made under this key before, or make it: `read_then` records it once.
+
+        The latest few are kept.
+        """
+        made: Made = self._continuations.pop(key, None) or make()
+        while len(self._continuations) >= MOST_CONTINUATIONS:
+            gone = self._continuations.pop(next(iter(self._continuations)))
+            self._passes = {k: run for k, run in self._passes.items() if gone not in k}
+        self._continuations[key] = made
+        return made
+
+    @torch.inference_mode()
+    def read_then(
+        self,
+        token_ids: Sequence[int],
+        then: Then | None,
+        *,
+        want: int = 1,
+        features: int = 0,
+    ) -> tuple[Reading, tuple[Tensor, ...]]:
+        """Read, and let `then` go on with the wanted logits as part of the same recorded pass.
+
+        What `then` gives is overwritten by the next read.
+        """
         ids = list(token_ids)
         kept = num_kept(self._held, ids, want=want, features=features)
         num_rolled_back = len(self._held) - kept
@@ -141,33 +177,38 @@ class StaticModel:
             self._passes.clear()  # what was recorded writes into the old buffers
         self._bucket.stand_at(kept)
         taps = self._taps if features else ()
-        logits, *states = self._forward(ids[kept:], max(want, features if taps else 0), taps)
+        results = self._forward(ids[kept:], want, taps, then)
         self._held = ids
+        logits, states, more = results[0], results[1 : 1 + len(taps)], results[1 + len(taps) :]
         rows = [state[-features:] for state in states]
-        return Reading(
+        reading = Reading(
             logits=logits[-want:].clone(),  # a recorded pass writes into the same place next time
             features=torch.cat(rows, dim=-1) if rows else _NOTHING,
             num_rolled_back=num_rolled_back,
             num_forwarded=len(ids) - kept,
         )
+        return reading, more
 
-    def _forward(self, fresh: list[int], want: int, taps: tuple[Tap, ...]) -> tuple[Tensor, ...]:
+    def _forward(
+        self, fresh: list[int], want: int, taps: tuple[Tap, ...], then: Then | None
+    ) -> tuple[Tensor, ...]:
         n = len(fresh)
         ids = torch.tensor([fresh])
         if n > MOST_ROWS:
-            return self._run(ids.to(self.device), want, taps, len(self._held) + n)
+            return self._run(ids.to(self.device), want, taps, len(self._held) + n, then)
         self._ids[:, :n].copy_(ids, non_blocking=True)
-        known = self._passes.get((n, taps))
+        key = (n, want, taps, then)
+        known = self._passes.get(key)
         if known is None:
             capacity = self._bucket.capacity
-            known = self._record(lambda: self._run(self._ids[:, :n], n, taps, capacity))
-            self._passes[n, taps] = known
+            known = self._record(lambda: self._run(self._ids[:, :n], want, taps, capacity, then))
+            self._passes[key] = known
         return known()
 
     def _run(
-        self, ids: Tensor, want: int, taps: tuple[Tap, ...], length: int
+        self, ids: Tensor, want: int, taps: tuple[Tap, ...], length: int, then: Then | None
     ) -> tuple[Tensor, ...]:
-        """Run the library's forward where the bucket stands.
+        """Run the library's forward where the bucket stands, and what goes on from there.
 
         ids [1, n]; of the bucket the first `length` places are looked at.
         """
@@ -186,7 +227,9 @@ class StaticModel:
             self._before_norm if tap == "pre_norm" else out.hidden_states[known.get(tap, tap)]
             for tap in taps
         ]
-        return (out.logits[0], *(state[0] for state in states if state is not None))
+        logits = out.logits[0]  # [want, V]
+        more = then(logits) if then else ()
+        return (logits, *(state[0] for state in states if state is not None), *more)
 
     def _keep(self, _: nn.Module, args: tuple[Tensor, ...]) -> None:
         """Remember what the final norm is given."""
