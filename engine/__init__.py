@@ -12,8 +12,10 @@ Read in this order:
   (standard library only)
 * `catalog`, `preflight`, `errors`   models and methods as data, what can be said before loading
 * `foreign_logs`   what other engines' log lines say, in our words (standard library only)
+* `models/lean`, `models/static`   the fast ways to read: on a CPU, on a GPU
+* `step`, `fused`   one round, in parts or in one recorded piece
 * `runtime`     a loaded pair and how a request becomes a run
-* `bench`, `training`   measuring, and making the bundled drafters
+* `bench`, `bench_shapes`, `training`   measuring, and making the bundled drafters
 * `instruments`   measurements beside a run, for the views of the page
 
 This package never imports gradio, plotly or pandas, and importing it imports nothing but `os`.

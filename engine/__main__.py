@@ -107,17 +107,25 @@ def _check(options: argparse.Namespace) -> int:
 
 def _bench(options: argparse.Namespace) -> int:
     """Print what every method is worth here, measured interleaved in this process."""
-    from engine import bench
+    from engine import bench, bench_shapes
 
-    result = bench.run_bench(
-        _pair_id(options),
-        methods=options.methods,
-        gammas=options.gamma,
-        domains=options.domains,
-        repeats=options.repeats,
-        device=options.device,
-        report=lambda text: print(text, file=sys.stderr, flush=True),
-    )
+    def report(text: str) -> None:
+        print(text, file=sys.stderr, flush=True)
+
+    if options.shape:
+        result = bench_shapes.run_shape(
+            options.shape, repeats=options.repeats, device=options.device, report=report
+        )
+    else:
+        result = bench.run_bench(
+            _pair_id(options),
+            methods=options.methods,
+            gammas=options.gamma,
+            domains=options.domains,
+            repeats=options.repeats,
+            device=options.device,
+            report=report,
+        )
     if options.json:
         options.json.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
     print(bench.table(result))
@@ -214,6 +222,7 @@ def _parser() -> argparse.ArgumentParser:
     bench.add_argument("--gamma", type=_lengths, default=[], help="lengths to try, e.g. 1,2,auto")
     bench.add_argument("--domains", type=_names, default=[], help="preset ids; all by default")
     bench.add_argument("--repeats", type=int, default=3)
+    bench.add_argument("--shape", help="random weights in a model's shape instead of a pair: 8b")
     bench.add_argument("--json", type=Path, metavar="FILE", help="write rows, limit, provenance")
     bench.set_defaults(command=_bench)
 

@@ -116,7 +116,7 @@ def run_bench(
             if repeat >= 0:
                 entry.samples.append(samples)
     return {
-        "rows": _rows(entries, list(prompts)),
+        "rows": rows_of(entries, list(prompts)),
         "limit": _limit(pair),
         "provenance": _provenance(pair, entries, list(prompts), repeats, memory),
     }
@@ -263,7 +263,8 @@ class _Stopwatch:
         self.seconds = time.perf_counter() - (self._begun or time.perf_counter())
 
 
-def _rows(entries: list[Entry], domains: list[str]) -> list[dict[str, Any]]:
+def rows_of(entries: list[Entry], domains: list[str]) -> list[dict[str, Any]]:
+    """Return a row per method (at its best draft length) and domain; plain comes first."""
     plain = entries[0]
     rows = []
     for entry in _best(entries, domains):
@@ -340,15 +341,22 @@ def _provenance(
             for name, part in parts
         }
     return {
-        # File names only: where somebody keeps files is nobody's business.
-        "command": " ".join(["python -m engine", *(Path(word).name for word in sys.argv[1:])]),
-        "commit": _commit(),
-        "pair": pair.id,
-        "where": pair.where,
+        **provenance(pair.id, pair.where),
         "repeats": repeats,
         "new_tokens": NEW_TOKENS,
         "peak_gb_before_references": round(memory, 2),
         "tried": tried,
+    }
+
+
+def provenance(name: str, where: dict[str, str]) -> dict[str, Any]:
+    """Return what was run, by which code, on what."""
+    return {
+        # File names only: where somebody keeps files is nobody's business.
+        "command": " ".join(["python -m engine", *(Path(word).name for word in sys.argv[1:])]),
+        "commit": _commit(),
+        "pair": name,
+        "where": where,
     }
 
 

@@ -43,7 +43,7 @@ def test_a_pooled_speed_is_all_tokens_over_all_seconds():
 def test_rows_give_the_median_and_the_range_of_ratios_within_a_repeat():
     plain = entry("plain", 0, (2, 2), (4, 4), (8, 8))
     fast = entry("mtp", 2, (1, 1), (1, 1), (8, 8))  # 2, 4 and 1 times as fast
-    rows = bench._rows([plain, fast], DOMAINS)
+    rows = bench.rows_of([plain, fast], DOMAINS)
     pooled = next(r for r in rows if r["method"] == "mtp" and r["domain"] == "all")
     assert (pooled["speedup_low"], pooled["speedup"], pooled["speedup_high"]) == (1, 2, 4)
     assert pooled["num_prompts"] == 2
@@ -53,7 +53,7 @@ def test_rows_give_the_median_and_the_range_of_ratios_within_a_repeat():
 
 def test_the_best_draft_length_by_pooled_speed_gets_the_row():
     plain = entry("plain", 0, (2, 2))
-    rows = bench._rows([plain, entry("mtp", 1, (1, 9)), entry("mtp", 2, (2, 1))], DOMAINS)
+    rows = bench.rows_of([plain, entry("mtp", 1, (1, 9)), entry("mtp", 2, (2, 1))], DOMAINS)
     assert {row["gamma"] for row in rows if row["method"] == "mtp"} == {2}
 
 
@@ -61,7 +61,7 @@ def test_a_text_that_differs_in_any_repeat_is_not_identical():
     plain = entry("plain", 0, (1, 1), (1, 1))
     same, other = entry("mtp", 1, (1, 1), (1, 1)), entry("draft", 1, (1, 1), (1, 1))
     other.samples[1]["b"].token_ids = (1, 3)
-    rows = bench._rows([plain, same, other], DOMAINS)
+    rows = bench.rows_of([plain, same, other], DOMAINS)
     told = {(row["method"], row["domain"]): row["identical"] for row in rows}
     assert told["mtp", "all"]
     assert told["draft", "a"]
