@@ -40,6 +40,7 @@ from engine.models.base import LanguageModel, Tap
 from engine.models.mtp_families import DEEPSEEK, QWEN
 from engine.models.mtp_module import MTPModule
 from engine.models.native_mtp import kinds_of
+from engine.models.static import MOST_ROWS
 from engine.models.toy import ToyCodec
 from engine.proposers.base import Context, Draft, Proposer, certain_draft
 from engine.proposers.draft_model import DraftModel
@@ -160,7 +161,7 @@ def run_shape(
             samples = dict(_samples(made, entry, domains))
             if repeat >= 0:
                 entry.samples.append(samples)
-    passes = pass_seconds(made.target)
+    passes = pass_seconds(made.target, MOST_ROWS)
     found = provenance(shape, describe_place(place, made.network.dtype, torch.get_num_threads()))
     return {
         "rows": rows_of(entries, domains),

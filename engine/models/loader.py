@@ -17,7 +17,7 @@ from pathlib import Path
 
 import torch
 from safetensors import safe_open
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import Tensor, nn
 from transformers import AutoTokenizer, PreTrainedModel
 from transformers.utils.logging import disable_progress_bar
@@ -32,6 +32,7 @@ from engine.models.hub import gguf_file
 from engine.models.mtp_module import MTPModule, load_module, placed_like
 from engine.models.source import appearing, cache_folder
 from engine.models.static_chain import StaticChain, supports_chain
+from engine.models.stored import read_folder
 from engine.proposers.mtp import Chain, Depth, MTPParts
 from engine.text import HFCodec
 
@@ -226,10 +227,7 @@ def assemble_draft(bundled: Path, target_folder: Path) -> Path:
     folder = cache_folder() / f"{bundled.name}-{digest[:8]}"
     if folder.is_dir():
         return folder
-    tensors: dict[str, Tensor] = {}
-    for shard in shards:
-        tensors.update({name: t.float() for name, t in load_file(shard).items()})
-    tensors.pop("draft_vocab", None)
+    tensors, _ = read_folder(bundled)
     name = "model.embed_tokens.weight"
     embedding = stored_tensor(target_folder, name)
     if embedding is None:

@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import torch
-from safetensors.torch import load_file
 from torch import Tensor, nn
 from transformers import LlamaConfig
 from transformers.models.llama.modeling_llama import (
@@ -30,6 +29,7 @@ from transformers.models.llama.modeling_llama import (
 from engine.errors import PlaygroundError
 from engine.models.cache import CropCache
 from engine.models.mtp_families import DEEPSEEK, Family
+from engine.models.stored import read_folder
 
 # Our attribute -> the name in a DeepSeek-layout checkpoint, behind "model.layers.N.".
 _DEEPSEEK_NAMES = {
@@ -204,19 +204,16 @@ def load_module(folder: Path, target_config: LlamaConfig) -> tuple[MTPModule, Te
     )
     if not fits:
         raise bad_module(folder.name, "was made for a target of another size")
-    stored: dict[str, Tensor] = {}
-    for shard in sorted(folder.glob("*.safetensors")):
-        stored.update(load_file(shard))
+    stored, vocab = read_folder(folder)
     module = MTPModule(module_config(target_config))
     state = {}
     for name in module.state_dict():
         key = checkpoint_name(name, layer)
         if key not in stored:
             raise bad_module(folder.name, f"lacks the tensor {key}")
-        state[name] = stored[key].float()
+        state[name] = stored[key]
     module.load_state_dict(state)
-    vocab = stored.get("draft_vocab")
-    return module.eval().requires_grad_(False), None if vocab is None else vocab.long()
+    return module.eval().requires_grad_(False), vocab
 
 
 def bad_module(

@@ -19,6 +19,7 @@ from engine.device import choose_device
 from engine.models.loader import draft_vocab
 from engine.models.mtp_module import MTPModule, load_module, module_config
 from engine.models.source import checkpoint_folder
+from engine.models.stored import read_folder
 from engine.training import draft, export, mtp
 from engine.training.data import Corpus, add_hidden
 from engine.training.evaluate import Replies, RunLengths, acceptance, spell, table
@@ -73,7 +74,7 @@ def _evaluate(options: argparse.Namespace, target: LlamaForCausalLM, replies: Re
     if "draft" in options.only:
         folder = options.out / "smollm2-135m-draft"
         model = draft.pruned(target).to(target.device)
-        model.load_state_dict(export.stored_weights(folder), strict=False)
+        model.load_state_dict(read_folder(folder)[0], strict=False)
         rows = _vocab(draft_vocab(folder), target)
         measure = partial(draft.run_lengths, model, embedding, rows)
         say(f"draft model\n{table(replies.acceptance(measure))}")
@@ -176,7 +177,7 @@ def _train_draft(
     model = draft.pruned(target).to(target.device)
     vocab = vocab.to(target.device)
     if not options.afresh and (out / "config.json").exists():
-        model.load_state_dict(export.stored_weights(out), strict=False)
+        model.load_state_dict(read_folder(out)[0], strict=False)
     embedding = target.model.embed_tokens.weight
     measure = partial(draft.run_lengths, model, embedding, vocab)
     say(f"draft model at the start: {spell(held_out.pooled(measure))}")

@@ -1,4 +1,4 @@
-"""Write the drafters as the repository carries them: fp16, small shards, only what is ours.
+"""Write the drafters as the repository carries them: int8 rows, small shards, only what is ours.
 
 Contract: nothing of the target is written (no embedding, no head). Each folder holds `config.json`,
 safetensors shards of at most 9 MB and a model card made from what was measured.
@@ -13,11 +13,11 @@ from typing import Any
 
 import torch
 from huggingface_hub import save_torch_state_dict
-from safetensors.torch import load_file
 from torch import Tensor
 from transformers import LlamaForCausalLM
 
 from engine.models.mtp_module import MTPModule, checkpoint_name
+from engine.models.stored import DRAFT_VOCAB, compact
 from engine.training.data import Corpus
 from engine.training.draft import LAYERS
 from engine.training.evaluate import spell, table
@@ -45,9 +45,7 @@ def write_mtp(
 ) -> None:
     """Write the MTP module in the DeepSeek layout."""
     layer = int(target_config.num_hidden_layers)
-    weights = {
-        checkpoint_name(name, layer): tensor.half() for name, tensor in module.state_dict().items()
-    }
+    weights = {checkpoint_name(name, layer): tensor for name, tensor in module.state_dict().items()}
     config = {
         "model_type": "draftlight_mtp",
         "num_hidden_layers": layer,
@@ -67,7 +65,7 @@ def write_mtp(
 def write_draft(folder: Path, model: LlamaForCausalLM, vocab: Tensor, facts: Facts) -> None:
     """Write the draft model's own weights; the loader adds the target's embedding."""
     weights = {
-        name: tensor.half()
+        name: tensor
         for name, tensor in model.state_dict().items()
         if "embed_tokens" not in name and "lm_head" not in name
     }
@@ -79,14 +77,6 @@ def write_draft(folder: Path, model: LlamaForCausalLM, vocab: Tensor, facts: Fac
         f"cache. `draft_vocab` lists the {vocab.numel()} most frequent rows."
     )
     _write(folder, weights, config, vocab, "Draft model for SmolLM2-135M-Instruct", what, facts)
-
-
-def stored_weights(folder: Path) -> dict[str, Tensor]:
-    """Return the fp32 weights of a folder."""
-    weights: dict[str, Tensor] = {}
-    for shard in sorted(folder.glob("*.safetensors")):
-        weights.update({n: t.float() for n, t in load_file(shard).items() if n != "draft_vocab"})
-    return weights
 
 
 def _write(
@@ -101,8 +91,8 @@ def _write(
     folder.mkdir(parents=True, exist_ok=True)
     for old in folder.glob("*.safetensors"):
         old.unlink()
-    state = {name: tensor.detach().cpu().contiguous() for name, tensor in weights.items()}
-    state["draft_vocab"] = vocab.to("cpu", torch.int32)
+    ours = {name: tensor.detach().cpu().contiguous() for name, tensor in weights.items()}
+    state = {**compact(ours), DRAFT_VOCAB: vocab.to("cpu", torch.int32)}
     save_torch_state_dict(state, folder, max_shard_size=SHARD)
     (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
     curve = [",".join(CURVE), *(",".join(f"{v:g}" for v in row) for row in facts.spent.curve)]
@@ -114,7 +104,7 @@ def _card(title: str, what: str, weights: dict[str, Tensor], facts: Facts) -> st
     millions = sum(tensor.numel() for tensor in weights.values()) / 1e6
     spent, text = facts.spent, facts.corpus.num_tokens
     rows = {
-        "parameters": f"{millions:.1f} M, fp16",
+        "parameters": f"{millions:.1f} M; matrices in int8, a scale per row",
         "licence": "Apache-2.0, like the target's",
         "made by": "`python -m engine.training --work FOLDER`",
         "data": f"{text:,} tokens: prompts by the target or from templates, replies by the target",

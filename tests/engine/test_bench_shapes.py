@@ -64,7 +64,7 @@ def test_rows_count_what_was_asked_for_and_the_text_is_plain(fixed, monkeypatch)
             low, high = sum(alpha**i for i in (1, 2, 3)) / 3, (alpha + alpha**2) / 2
             assert low - 0.2 < rate < high + 0.2
     limit = result["limit"]
-    assert len(limit["passes_ms"]) == 9
+    assert len(limit["passes_ms"]) == 16
     # Two layers, the head, norms; of the separate embedding nothing.
     layer = 32 * (64 + 64 + 64) + 64 * 32 - 32 * 64 + 3 * 32 * 48
     assert limit["weights_mb"] == pytest.approx(4 * (2 * layer + 512 * 32) / 1e6, abs=0.1)

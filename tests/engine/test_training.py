@@ -10,6 +10,7 @@ import torch
 
 from engine import catalog
 from engine.models.mtp_module import MTPModule, load_module, module_config
+from engine.models.stored import read_folder
 from engine.training import draft, evaluate, export, mtp, prompts
 from engine.training.data import ASSISTANT, END, Corpus, add_hidden, answer_spans
 from engine.training.evaluate import acceptance
@@ -215,10 +216,10 @@ def test_what_is_written_is_what_loads_and_holds_nothing_of_the_target(target, c
     loaded, vocab = load_module(tmp_path / "mtp", target.config)
     assert torch.equal(vocab, VOCAB)
     for name, tensor in module.state_dict().items():
-        assert torch.equal(loaded.state_dict()[name], tensor.half().float()), name
+        assert_stored(loaded.state_dict()[name], tensor)
     model = draft.pruned(target, (0,))
     export.write_draft(tmp_path / "draft", model, VOCAB, facts)
-    names = set(export.stored_weights(tmp_path / "draft"))
+    names = set(read_folder(tmp_path / "draft")[0])
     assert not [name for name in names if "embed" in name or "lm_head" in name]
     assert "model.layers.0.self_attn.q_proj.weight" in names
     for folder in ("mtp", "draft"):
@@ -235,3 +236,12 @@ def test_a_draft_that_is_the_target_is_always_right(target, corpus):
     measure = partial(draft.run_lengths, target, embedding, everything)
     rates = acceptance(measure, corpus, corpus.held_out, device=CPU)
     assert rates[0] > 0.98  # the states are kept in fp16, so a tie may flip
+
+
+def assert_stored(found, tensor):
+    """Matrices come back within half a step of their row, the rest as fp16."""
+    if tensor.ndim != 2:
+        assert torch.equal(found, tensor.half().float())
+        return
+    step = tensor.abs().amax(1, keepdim=True) / 127
+    assert ((found - tensor).abs() <= 0.501 * step).all()
