@@ -94,6 +94,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--vocab", type=int, default=12288, help="rows of the head to train on")
     parser.add_argument("--mtp-seconds", type=float, default=2400)
     parser.add_argument("--draft-seconds", type=float, default=1800)
+    parser.add_argument("--learning-rate", type=float, default=6e-4, help="at its highest")
     parser.add_argument("--batch-size", type=int, default=6)
     parser.add_argument("--only", nargs="+", default=["mtp", "draft"], choices=["mtp", "draft"])
     parser.add_argument("--afresh", action="store_true", help="do not start from what is in --out")
@@ -128,7 +129,7 @@ def _train_mtp(
         partial(mtp.loss_of, module, embedding, vocab),
         state_path=options.work / "mtp.pt",
         seconds=options.mtp_seconds,
-        learning_rate=6e-4,
+        learning_rate=options.learning_rate,
         batch_size=options.batch_size,
         evaluate=partial(held_out.pooled, measure),
         report=say,
@@ -187,7 +188,7 @@ def _train_draft(
         partial(draft.loss_of, model, embedding, vocab),
         state_path=options.work / "draft.pt",
         seconds=options.draft_seconds,
-        learning_rate=6e-4,
+        learning_rate=options.learning_rate,
         batch_size=options.batch_size,
         evaluate=partial(held_out.pooled, measure),
         report=say,
